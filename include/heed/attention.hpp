@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scaled dot-product attention. This page is the manual; everything else in heed serves it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <heed/export.hpp>
+#include <heed/mask.hpp>
+#include <heed/tensor.hpp>
+
+namespace heed {
+
+class KvView;
+
+/// Where query i sits among the keys when Lq and Lk differ.
+///              Mask::causal(), Lq=2 Lk=4      Lq=3 Lk=2
+///   kBottomRight   1 1 1 0                     0 0        query i sits at i + Lk - Lq: the last query sees every key,
+///                  1 1 1 1                     1 0        what generation with a cache needs
+///                                              1 1
+///   kTopLeft       1 0 0 0                     1 0        query i sits at i: torch's is_causal
+///                  1 1 0 0                     1 1
+///                                              1 1
+enum class Align : std::uint8_t { kBottomRight, kTopLeft };
+
+/// Dropout on the softmax weights, by Philox 4x32-10 with key `seed` and counter (key / 4, row, query head, batch): the same bits
+/// in forward and backward, whatever the tiling, the ISA and the number of threads. A weight is kept where its 32-bit draw is
+/// >= p * 2^32, and divided by 1 - p.
+struct Dropout {
+  double p = 0.0;  // in [0, 1)
+  std::uint64_t seed = 0;
+};
+
+/// Everything that is optional. Use designated initialisers: {.mask = Mask::causal(), .softcap = 30.0}.
+/// Scores are made in this order: scale -> softcap -> bias, ALiBi -> mask -> sink -> softmax -> dropout.
+struct AttentionOptions {
+  Mask mask = {};
+  Align align = Align::kBottomRight;
+  std::optional<double> scale = {};      ///< 1/sqrt(D) when not given; 0 is a legal value
+  std::optional<double> softcap = {};    ///< s <- c * tanh(s / c), c > 0 (Gemma 2)
+  TensorView bias = {};                  ///< added to the scores: up to 4 axes, right-aligned broadcast over [B, Hq, Lq, Lk]; float32 or q's dtype; -inf masks
+  TensorView alibi_slopes = {};          ///< float32 [Hq] or [B, Hq]: -slope * |p - j| is added
+  TensorView sink_logits = {};           ///< float32 [Hq]: learned logits that join the denominator only (gpt-oss)
+  TensorView query_offset = {};          ///< int64 [1] or [B]: query i sits at query_offset[b] + i; overrides align
+  TensorView kv_lengths = {};            ///< int64 or int32 [B]: keys at and past it do not exist; kBottomRight then means i + kv_lengths[b] - Lq
+  std::optional<Dropout> dropout = {};
+};
+
+/// Attention over contiguous keys and values.
+///
+///   out[b,i,h] = sum_j w[j] * v[b,j,h/G]      w = softmax_j(scale * dot(q[b,i,h], k[b,j,h/G]) + bias(b,h,i,j))
+///   G = Hq / Hkv query heads share one key/value head: G = 1 is multi-head, Hkv = 1 is multi-query attention.
+///
+/// Shapes   q [B,Lq,Hq,D]   k [B,Lk,Hkv,D]   v [B,Lk,Hkv,Dv]   out [B,Lq,Hq,Dv]. Any strides. D and Dv from 1 to 1024; Hkv divides Hq;
+///          any size of B, Lq, Lk may be 0.
+/// Types    float32, bfloat16, float16; k and v alike, and as wide as q or narrower. float64 (all three) runs through the reference.
+///          Sums, softmax and lse are float32 (float64 for float64); the result is rounded once, to q's dtype.
+/// Mask     A row without a visible key gives out = 0, never NaN. A masked slot never changes a result, whatever it holds.
+/// Accuracy Error against float64 at most twice that of a plain implementation in the same dtype; see docs/accuracy.md.
+/// Cost     2*B*Hq*Lq*Lk*(D+Dv) flop over the visible tiles. Scratch O(threads * (D+Dv)) from the calling thread's arena; no L x L matrix.
+/// Threads  OpenMP; safe to call from several threads at once. Same bits for any number of threads, batch size and batch neighbours.
+/// Throws   InvalidArgument naming the argument, before anything is written; std::bad_alloc.
+/// Source   online softmax: arXiv 1805.02867; tiling: arXiv 2307.08691, section 3.
+/// Example  examples/01_first_attention.cpp
+[[nodiscard]] HEED_API Tensor attention(const TensorView& q, const TensorView& k, const TensorView& v,
+                                        const AttentionOptions& options = {});
+
+/// The same over a KV cache: q [B,Lq,Hq,D] are the newest Lq tokens. See kv_cache.hpp.
+[[nodiscard]] HEED_API Tensor attention(const TensorView& q, const KvView& cache, const AttentionOptions& options = {});
+
+/// What backward and merging need beside the inputs.
+struct AttentionState {
+  Tensor out;  ///< [B,Lq,Hq,Dv], q's dtype
+  /// [B,Hq,Lq] float32 (float64 for float64): natural log of the whole softmax denominator, scale, bias and sink included.
+  /// Without a visible key: the sink logit, else -inf.
+  Tensor lse;
+};
+[[nodiscard]] HEED_API AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v,
+                                                      const AttentionOptions& options = {});
+[[nodiscard]] HEED_API AttentionState attention_state(const TensorView& q, const KvView& cache,
+                                                      const AttentionOptions& options = {});
+
+/// Where attention_into writes. None of them may overlap an input.
+struct AttentionOutputs {
+  MutableTensorView out = {};      ///< [B,Lq,Hq,Dv], q's dtype, any strides; required
+  MutableTensorView lse = {};      ///< [B,Hq,Lq] float32, optional
+  MutableTensorView row_max = {};  ///< [B,Hq,Lq] float32, optional: the true maximum of the visible scores after scale, softcap and bias; -inf without a visible key
+};
+HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& q, const TensorView& k,
+                             const TensorView& v, const AttentionOptions& options = {});
+HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& q, const KvView& cache,
+                             const AttentionOptions& options = {});
+
+/// Gradients, each with the shape and dtype of its argument; dbias and dsink_logits are empty where the option was not given.
+struct AttentionGrads {
+  Tensor dq, dk, dv, dbias, dsink_logits;
+};
+
+/// Gradients of sum(out * dout). `state` is what attention_state returned for the same arguments and options.
+/// Runs through the float64 reference: exact and deterministic, but slow and O(Lq * Lk) in time per head without tiling.
+[[nodiscard]] HEED_API AttentionGrads attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
+                                                         const TensorView& v, const AttentionState& state,
+                                                         const AttentionOptions& options = {});
+
+/// Joins attention over disjoint sets of keys into attention over their union, exactly: out = sum_i exp(lse_i - lse) * out_i,
+/// lse = log sum_i exp(lse_i). States of one shape and dtype; a sink logit may have been part of one of them only.
+/// Source: arXiv 2501.01005, section 2.2.
+[[nodiscard]] HEED_API AttentionState merge_states(std::span<const AttentionState> states);
+
+/// Which kernel a call with these shapes would run, on which ISA, and why a faster one does not apply. For people; the wording may change.
+[[nodiscard]] HEED_API std::string explain(const Shape& q, const Shape& k, DType dtype, const AttentionOptions& options = {});
+
+}  // namespace heed

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/arena.hpp"
+
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace heed::base {
+namespace {
+
+constexpr std::align_val_t kLine{64};
+
+struct Free {
+  void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, kLine); }
+};
+using Block = std::unique_ptr<std::byte[], Free>;
+
+/// A stack of blocks. Leases are last in, first out; when the last one ends, one block as large as everything that was ever
+/// needed at once takes the place of the many.
+class Arena {
+ public:
+  std::byte* push(std::int64_t bytes) {
+    if (blocks_.empty() || used_ + bytes > size_) {
+      const std::int64_t size = bytes > size_ ? bytes : size_;
+      Block block(new (kLine) std::byte[static_cast<std::size_t>(size)]);
+      blocks_.push_back({std::move(block), used_, size_});
+      size_ = size;
+      used_ = 0;
+    }
+    std::byte* data = blocks_.back().memory.get() + used_;
+    used_ += bytes;
+    live_ += bytes;
+    peak_ = live_ > peak_ ? live_ : peak_;
+    return data;
+  }
+
+  void pop(std::int64_t bytes) noexcept {
+    used_ -= bytes;
+    live_ -= bytes;
+    if (used_ > 0) return;
+    if (blocks_.size() > 1) {
+      used_ = blocks_.back().previous_used;
+      size_ = blocks_.back().previous_size;
+      blocks_.pop_back();
+    }
+    if (live_ == 0 && size_ < peak_) {  // the next push allocates one block of the peak's size
+      blocks_.clear();
+      size_ = peak_;
+    }
+  }
+
+ private:
+  struct Entry {
+    Block memory;
+    std::int64_t previous_used, previous_size;
+  };
+  std::vector<Entry> blocks_;
+  std::int64_t used_ = 0;  // of the last block
+  std::int64_t size_ = 0;  // of the last block, or of the next one when there is none
+  std::int64_t live_ = 0, peak_ = 0;
+};
+
+Arena& arena() {
+  thread_local Arena instance;
+  return instance;
+}
+
+}  // namespace
+
+Scratch::Scratch(std::int64_t bytes) : data_(nullptr), bytes_(round_up_to_line(bytes > 0 ? bytes : 1)) {
+  data_ = arena().push(bytes_);
+}
+
+Scratch::~Scratch() { arena().pop(bytes_); }
+
+}  // namespace heed::base

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/parallel.hpp"
+
+#include <atomic>
+#include <cfenv>
+#include <string>
+
+#include "base/message.hpp"
+
+#if defined(HEED_STD_THREADS)
+#include <thread>
+#include <vector>
+#else
+#include <omp.h>
+#endif
+
+#if defined(__unix__)
+#include <pthread.h>
+#endif
+
+namespace heed::base {
+namespace {
+
+/// Round to nearest, no flush-to-zero, no denormals-are-zero (MXCSR, FPCR) while it lives.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint() noexcept {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&saved_); }
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+  std::fenv_t saved_{};
+};
+
+std::atomic<bool> forked{false};  // libgomp's pool does not survive a fork: a child that opens a region hangs
+thread_local int requested_threads = 0;
+thread_local bool inside_region = false;
+
+void watch_forks() {
+#if defined(__unix__)
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+#endif
+}
+
+int default_threads() {
+#if defined(HEED_STD_THREADS)
+  const unsigned n = std::thread::hardware_concurrency();
+  return n > 0 ? static_cast<int>(n) : 1;
+#else
+  return omp_get_max_threads();
+#endif
+}
+
+/// Takes tasks until none is left.
+void work(std::atomic<std::int64_t>& next, std::int64_t tasks, int thread, TaskFunction function, void* context) {
+  const DefaultFloatingPoint environment;
+  const bool outer = inside_region;
+  inside_region = true;
+  for (;;) {
+    const std::int64_t task = next.fetch_add(1, std::memory_order_relaxed);
+    if (task >= tasks) break;
+    function(context, task, thread);
+  }
+  inside_region = outer;
+}
+
+}  // namespace
+
+int num_threads() {
+  watch_forks();
+  if (inside_region || forked.load(std::memory_order_relaxed)) return 1;
+#if !defined(HEED_STD_THREADS)
+  if (omp_in_parallel() != 0) return 1;
+#endif
+  return requested_threads > 0 ? requested_threads : default_threads();
+}
+
+void set_num_threads(int n) {
+  if (n < 1) throw_invalid("set_num_threads", "n", "at least 1", std::to_string(n));
+  requested_threads = n;
+}
+
+void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context) {
+  std::atomic<std::int64_t> next{0};
+  if (threads > tasks) threads = static_cast<int>(tasks);
+  if (threads <= 1) {
+    work(next, tasks, 0, function, context);
+    return;
+  }
+#if defined(HEED_STD_THREADS)
+  std::vector<std::thread> pool;
+  for (int thread = 1; thread < threads; ++thread) {
+    pool.emplace_back([&, thread] { work(next, tasks, thread, function, context); });
+  }
+  work(next, tasks, 0, function, context);
+  for (std::thread& thread : pool) thread.join();
+#else
+#pragma omp parallel num_threads(threads)
+  work(next, tasks, omp_get_thread_num(), function, context);
+#endif
+}
+
+}  // namespace heed::base

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only place that knows about threads. OpenMP, or std::thread when built with HEED_STD_THREADS (ThreadSanitizer does not
+// understand libgomp). Every task runs with the default floating-point environment (round to nearest, no flush-to-zero) and restores
+// the caller's, so a framework's settings never change a result.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace heed::base {
+
+/// Threads a parallel_for of this thread may use; at least 1. A forked child and a caller that is inside another parallel region get 1.
+[[nodiscard]] int num_threads();
+/// For calls of this thread; n >= 1, InvalidArgument otherwise.
+void set_num_threads(int n);
+
+using TaskFunction = void (*)(void* context, std::int64_t task, int thread) noexcept;
+void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context);
+
+/// body(task, thread) for task = 0 .. tasks-1, handed out in rising order to whichever thread is free (put long tasks first);
+/// thread < threads names a scratch slot. The body must not throw: reserve memory before. Results must not depend on `thread`.
+template <class Body>
+void parallel_for(std::int64_t tasks, int threads, Body&& body) {
+  static_assert(std::is_nothrow_invocable_v<Body&, std::int64_t, int>, "mark the body noexcept");
+  using Stored = std::remove_reference_t<Body>;
+  run_tasks(
+      tasks, threads,
+      [](void* context, std::int64_t task, int thread) noexcept { (*static_cast<Stored*>(context))(task, thread); },
+      const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+}  // namespace heed::base

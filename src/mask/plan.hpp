@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles a Mask into what kernels read: kernels::TilePlan.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <heed/mask.hpp>
+
+#include "kernels/attention/plan.hpp"
+
+namespace heed::mask {
+
+/// Where the queries and keys of one batch entry sit.
+struct Geometry {
+  std::int64_t tokens = 0;        ///< Lq
+  std::int64_t keys = 0;          ///< keys that exist: kv_length, or Lk
+  std::int64_t query_offset = 0;  ///< position of query 0; may be negative
+  friend bool operator==(const Geometry&, const Geometry&) = default;
+};
+
+/// Owns the arrays behind a TilePlan.
+struct CompiledPlan {
+  kernels::TilePlan plan;
+  std::vector<std::int64_t> run_begin;
+  std::vector<kernels::TileRun> runs;
+  std::vector<std::uint64_t> bits;
+};
+
+/// One plan per (batch, KV head), shared where the mask does not tell them apart.
+class PlanSet {
+ public:
+  /// geometry has one entry per batch entry. group = Hq / Hkv. block_rows <= kernels::kMaxBlockRows.
+  PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group,
+          std::int32_t block_rows);
+
+  [[nodiscard]] const kernels::TilePlan& plan(std::int64_t b, std::int64_t kv_head) const;
+  /// Visible (query head, query, key) slots of all batch entries and heads: what useful FLOPs are counted from.
+  [[nodiscard]] std::int64_t visible_slots() const;
+
+ private:
+  std::int64_t kv_heads_;
+  std::vector<CompiledPlan> plans_;
+  std::vector<std::int32_t> index_;  ///< [batch * kv_heads] -> plans_
+};
+
+}  // namespace heed::mask
