@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # oneDNN as a library and its headers: target OneDnn::dnnl.
 find_path(OneDnn_INCLUDE_DIR dnnl.h)
 find_library(OneDnn_LIBRARY dnnl)

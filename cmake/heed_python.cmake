@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds a Python 3 that has NumPy: HEED_PYTHON, and Python3_EXECUTABLE for find_package(Python3). A version manager often puts a bare
+# interpreter first in PATH, so the system's own, for which the distribution packages NumPy, is tried before it.
+
+function(heed_python_works result interpreter)
+  execute_process(COMMAND ${interpreter} -c "import sys, numpy; sys.exit(sys.version_info < (3, 9))" RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+  if(status EQUAL 0)
+    set(${result} TRUE PARENT_SCOPE)
+  else()
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+if(NOT HEED_PYTHON)
+  set(candidates /usr/bin/python3)
+  find_program(heed_python_in_path python3 NO_CACHE)
+  if(heed_python_in_path)
+    list(APPEND candidates ${heed_python_in_path})
+  endif()
+  foreach(candidate ${candidates})
+    heed_python_works(works ${candidate})
+    if(works)
+      set(HEED_PYTHON ${candidate} CACHE FILEPATH "Python 3 with NumPy, for the tests; found when empty" FORCE)
+      break()
+    endif()
+  endforeach()
+endif()
+if(NOT HEED_PYTHON)
+  message(FATAL_ERROR "The tests need a Python 3 with NumPy (Debian: python3-numpy). Tried: ${candidates}. Set HEED_PYTHON to another one.")
+endif()
+set(Python3_EXECUTABLE ${HEED_PYTHON})
+find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
