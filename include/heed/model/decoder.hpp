@@ -25,7 +25,7 @@ enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 /// One layer's attention: what differs between layers of one model.
 struct LayerConfig {
   std::optional<std::int64_t> window_tokens = {};  ///< sliding window counting the current token; none: full causal
-  RopeConfig rope;
+  std::size_t rope = 0;                            ///< index into DecoderConfig::ropes
 };
 
 /// What a model file's metadata comes to. Sizes in elements.
@@ -39,6 +39,7 @@ struct DecoderConfig {
   std::optional<double> attention_softcap = {}, final_softcap = {};
   Activation activation = Activation::kSilu;
   RopePairing pairing = RopePairing::kHalf;
+  std::vector<RopeConfig> ropes;                ///< the distinct rotations of the model's layers
   std::vector<LayerConfig> layer;               ///< [layers]
 };
 /// Throws FormatError naming the key.
