@@ -80,6 +80,7 @@ struct RopeTable {
 
 /// Rotates x [B, L, H, D] into `out` (same shape; may be x itself). positions: int64 [L] or [B, L]; not given: 0 .. L-1.
 /// cos and sin: float32 [table length, rotary_dim / 2] or full width [table length, rotary_dim] (column of element e; for tables whose halves differ).
+/// A table of at most D/2 columns is taken as half width.
 /// Types as in attention; arithmetic is float32 (float64 for float64). Throws InvalidArgument, also for a position outside of the table.
 HEED_API void apply_rope_into(const MutableTensorView& out, const TensorView& x, const TensorView& cos, const TensorView& sin,
                               RopePairing pairing, const TensorView& positions = {});
