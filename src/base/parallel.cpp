@@ -2,9 +2,9 @@
 #include "base/parallel.hpp"
 
 #include <atomic>
-#include <cfenv>
 #include <string>
 
+#include "base/floating_point.hpp"
 #include "base/message.hpp"
 
 #if defined(HEED_STD_THREADS)
@@ -20,21 +20,6 @@
 
 namespace heed::base {
 namespace {
-
-/// Round to nearest, no flush-to-zero, no denormals-are-zero (MXCSR, FPCR) while it lives.
-class DefaultFloatingPoint {
- public:
-  DefaultFloatingPoint() noexcept {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatingPoint() { std::fesetenv(&saved_); }
-  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
-  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
-
- private:
-  std::fenv_t saved_{};
-};
 
 std::atomic<bool> forked{false};  // libgomp's pool does not survive a fork: a child that opens a region hangs
 thread_local int requested_threads = 0;

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/arguments.hpp"
+
+#include <cmath>
+#include <new>
+
+namespace heed::front {
+namespace {
+
+std::int64_t offset_bytes(const Strides& strides, DType dtype, std::int64_t i0, std::int64_t i1, std::int64_t i2,
+                          std::int64_t i3) noexcept {
+  return (i0 * strides[0] + i1 * strides[1] + i2 * strides[2] + i3 * strides[3]) * size_bytes(dtype);
+}
+
+std::int64_t integer(const TensorView& view, std::int64_t index) {
+  const std::int64_t at = index * view.stride(0);
+  return view.dtype() == DType::kInt32 ? static_cast<const std::int32_t*>(view.data())[at]
+                                       : static_cast<const std::int64_t*>(view.data())[at];
+}
+
+std::int64_t query_offset(const AttentionOptions& options, std::int64_t b, std::int64_t keys, std::int64_t tokens) {
+  if (options.query_offset) return integer(options.query_offset, options.query_offset.size(0) == 1 ? 0 : b);
+  return options.align == Align::kBottomRight ? keys - tokens : 0;
+}
+
+}  // namespace
+
+DType statistics_dtype(DType q) noexcept { return q == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
+
+double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
+  return options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+}
+
+TensorView broadcast4(const TensorView& view, const Shape& shape) {
+  Strides strides = {0, 0, 0, 0};
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (view.size(axis) != 1) strides[4 - view.rank() + axis] = view.stride(axis);
+  }
+  return TensorView(view.data(), view.dtype(), shape, strides);
+}
+
+const void* address(const TensorView& view, std::int64_t i0, std::int64_t i1, std::int64_t i2, std::int64_t i3) noexcept {
+  return static_cast<const std::byte*>(view.data()) + offset_bytes(view.strides(), view.dtype(), i0, i1, i2, i3);
+}
+
+void* address(const MutableTensorView& view, std::int64_t i0, std::int64_t i1, std::int64_t i2, std::int64_t i3) noexcept {
+  return static_cast<std::byte*>(view.data()) + offset_bytes(view.strides(), view.dtype(), i0, i1, i2, i3);
+}
+
+Positions::Positions(const Sizes& sizes, const AttentionOptions& options)
+    : scratch_(sizes.batch * static_cast<std::int64_t>(sizeof(mask::Geometry))),
+      geometry_(reinterpret_cast<mask::Geometry*>(scratch_.data()), static_cast<std::size_t>(sizes.batch)) {
+  for (std::int64_t b = 0; b < sizes.batch; ++b) {
+    const std::int64_t keys = options.kv_lengths ? integer(options.kv_lengths, b) : sizes.kv_tokens;
+    new (&geometry_[static_cast<std::size_t>(b)])
+        mask::Geometry{.tokens = sizes.q_tokens, .keys = keys, .query_offset = query_offset(options, b, keys, sizes.q_tokens)};
+  }
+}
+
+}  // namespace heed::front

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call's arguments, checked once, before anything is written, and then resolved into what both the kernels and the reference need.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <heed/attention.hpp>
+
+#include "base/arena.hpp"
+#include "mask/plan.hpp"
+
+namespace heed::front {
+
+/// Letters of attention.hpp.
+struct Sizes {
+  std::int64_t batch = 0;      ///< B
+  std::int64_t q_tokens = 0;   ///< Lq
+  std::int64_t kv_tokens = 0;  ///< Lk
+  std::int64_t q_heads = 0;    ///< Hq
+  std::int64_t kv_heads = 0;   ///< Hkv
+  std::int64_t group = 1;      ///< G
+  std::int64_t head_dim = 0;   ///< D
+  std::int64_t value_dim = 0;  ///< Dv
+
+  [[nodiscard]] std::int64_t packed_rows() const { return q_tokens * group; }
+};
+
+/// What the caller gave; views of views, so it lives no longer than the call.
+struct Arguments {
+  std::string_view function;  ///< for error texts
+  const TensorView& q;
+  const TensorView& k;
+  const TensorView& v;
+  const AttentionOptions& options;
+};
+
+/// Largest D and Dv.
+inline constexpr std::int64_t kMaxHeadDim = 1024;
+
+/// Checks shapes, types and options; throws InvalidArgument that names the argument.
+[[nodiscard]] Sizes check_inputs(const Arguments& arguments);
+/// Checks type, shape and that nothing written overlaps itself or anything read.
+void check_outputs(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs);
+
+/// float64 inputs have float64 lse; all others float32.
+[[nodiscard]] DType statistics_dtype(DType q) noexcept;
+
+[[nodiscard]] double scale_of(const AttentionOptions& options, std::int64_t head_dim);
+
+/// `view` as [n0, n1, n2, n3], right-aligned; axes of size 1 repeat with stride 0. For a view that check_inputs accepted.
+[[nodiscard]] TensorView broadcast4(const TensorView& view, const Shape& shape);
+
+/// Element 0 of the tensor that starts at `index`.
+[[nodiscard]] const void* address(const TensorView& view, std::int64_t i0, std::int64_t i1 = 0, std::int64_t i2 = 0,
+                                  std::int64_t i3 = 0) noexcept;
+[[nodiscard]] void* address(const MutableTensorView& view, std::int64_t i0, std::int64_t i1 = 0, std::int64_t i2 = 0,
+                            std::int64_t i3 = 0) noexcept;
+
+/// Where queries and keys sit, per batch entry. Lives in the calling thread's scratch.
+class Positions {
+ public:
+  Positions(const Sizes& sizes, const AttentionOptions& options);
+  [[nodiscard]] std::span<const mask::Geometry> geometry() const noexcept { return geometry_; }
+  [[nodiscard]] const mask::Geometry& operator[](std::int64_t b) const noexcept {
+    return geometry_[static_cast<std::size_t>(b)];
+  }
+
+ private:
+  base::Scratch scratch_;
+  std::span<mask::Geometry> geometry_;
+};
+
+}  // namespace heed::front
