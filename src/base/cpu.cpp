@@ -6,6 +6,10 @@
 
 #include "base/message.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace heed::base {
 namespace {
 
@@ -13,6 +17,12 @@ constexpr int kUndecided = -1;
 std::atomic<int> forced{kUndecided};
 
 #if defined(__x86_64__)
+/// Clang 14's __builtin_cpu_supports does not know the name. F16C needs the AVX registers, whose saving the caller has asked about.
+bool has_f16c() noexcept {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 std::string missing_x86(Isa isa) {
   __builtin_cpu_init();  // asks CPUID and, through XGETBV, whether the system saves the registers
   std::string missing;
@@ -21,7 +31,7 @@ std::string missing_x86(Isa isa) {
   };
   need(__builtin_cpu_supports("avx2"), "avx2");
   need(__builtin_cpu_supports("fma"), "fma");
-  need(__builtin_cpu_supports("f16c"), "f16c");
+  need(has_f16c(), "f16c");
   if (isa == Isa::kAvx2) return missing;
   need(__builtin_cpu_supports("avx512f"), "avx512f");
   need(__builtin_cpu_supports("avx512bw"), "avx512bw");
