@@ -66,7 +66,7 @@ class HEED_API Mask {
   /// Reads what to_string writes. Grammar, loosest first:  a | b    a & b    ~a    (a)    name n n ...
   ///   "causal & (window 128 0 | sink_tokens 4)"     an open window side is written `*`:  "window * 0"
   ///   "global_tokens 0 5 9"                         "per_head (causal) (none)"
-  /// Throws InvalidArgument with the column. Masks that hold tensors (documents, block_sparse, from_tensor) have no text form.
+  /// Throws InvalidArgument with the column (of the byte, from 1). At most 100 levels of ~ and brackets. Masks that hold tensors (documents, block_sparse, from_tensor) have no text form.
   static Mask parse(std::string_view text);
   /// Round-trips through parse for every mask without tensors; for the others a readable description in angle brackets.
   [[nodiscard]] std::string to_string() const;
@@ -78,6 +78,7 @@ class HEED_API Mask {
   friend HEED_API bool operator==(const Mask& a, const Mask& b);
 
   [[nodiscard]] const MaskNode& node() const noexcept { return *node_; }
+  [[nodiscard]] const std::shared_ptr<const MaskNode>& node_pointer() const noexcept { return node_; }
   explicit Mask(std::shared_ptr<const MaskNode> node);
 
  private:

@@ -16,19 +16,27 @@ namespace heed::mask {
 struct Geometry {
   std::int64_t tokens = 0;        ///< Lq
   std::int64_t keys = 0;          ///< keys that exist: kv_length, or Lk
-  std::int64_t query_offset = 0;  ///< position of query 0; may be negative
+  std::int64_t query_offset = 0;  ///< position of query 0; may be negative; less than 2^61 away from 0
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
-/// Owns the arrays behind a TilePlan.
+/// Owns the arrays behind a TilePlan, which stay where they are when it is moved.
 struct CompiledPlan {
+  CompiledPlan() = default;
+  CompiledPlan(CompiledPlan&&) noexcept = default;
+  CompiledPlan& operator=(CompiledPlan&&) noexcept = default;
+
   kernels::TilePlan plan;
   std::vector<std::int64_t> run_begin;
   std::vector<kernels::TileRun> runs;
   std::vector<std::uint64_t> bits;
+  std::int64_t visible_slots = 0;
 };
 
 /// One plan per (batch, KV head), shared where the mask does not tell them apart.
+///
+/// Made on every attention call: whole key ranges are classified first and halved only where they are mixed, so that a decode step over
+/// 100 000 keys costs a few classifications and a handful of allocations.
 class PlanSet {
  public:
   /// geometry has one entry per batch entry. group = Hq / Hkv. block_rows <= kernels::kMaxBlockRows.
