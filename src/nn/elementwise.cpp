@@ -5,7 +5,7 @@
 
 #include "base/cpu.hpp"
 #include "base/parallel.hpp"
-#include "kernels/elementwise/elementwise.hpp"
+#include "kernels/registry.hpp"
 
 namespace heed::nn {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 // so generation never leaves the calling thread here. The cut depends on the size alone.
 constexpr std::int64_t kTaskValues = 16384;
 
-const kernels::ElementwiseKernels& active() { return *kernels::elementwise_kernels(base::active_isa()); }
+const kernels::ElementwiseKernels& active() { return *kernels::elementwise_kernels_of(base::active_isa()); }
 
 /// body(begin, end) over [0, count) in pieces of `piece`.
 template <class Body>

@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "base/cpu.hpp"
-
 namespace heed::kernels {
 
 struct ElementwiseKernels {
@@ -15,8 +13,5 @@ struct ElementwiseKernels {
   void (*silu_multiply)(float* gate, const float* up, std::int64_t count) noexcept;
   void (*gelu_tanh_multiply)(float* gate, const float* up, std::int64_t count) noexcept;
 };
-
-/// Null when that ISA is not compiled in.
-[[nodiscard]] const ElementwiseKernels* elementwise_kernels(base::Isa isa) noexcept;
 
 }  // namespace heed::kernels
