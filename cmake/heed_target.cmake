@@ -14,6 +14,10 @@ if(HEED_SANITIZE)
   target_link_options(heed_settings INTERFACE -fsanitize=${HEED_SANITIZE})
 endif()
 
+if(HEED_FUZZ)
+  target_compile_options(heed_settings INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 find_package(Threads REQUIRED)
 if(NOT HEED_STD_THREADS)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
