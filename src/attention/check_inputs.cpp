@@ -5,6 +5,7 @@
 
 #include "attention/arguments.hpp"
 #include "base/message.hpp"
+#include "mask/node.hpp"
 
 namespace heed::front {
 namespace {
@@ -125,6 +126,16 @@ void check_offsets(const Arguments& a, const Sizes& s) {
   }
 }
 
+void check_mask(const Arguments& a, const Sizes& s) {
+  const mask::Traits& traits = a.options.mask.node().traits();
+  if (traits.heads != 0 && traits.heads != s.q_heads) {
+    throw_invalid(a.function, "mask", "a mask for the " + text(s.q_heads) + " heads of q", "one for " + text(traits.heads));
+  }
+  if (traits.batch != 0 && traits.batch != s.batch) {
+    throw_invalid(a.function, "mask", "a mask for a batch of " + text(s.batch), "one for " + text(traits.batch));
+  }
+}
+
 void check_scalars(const Arguments& a) {
   const AttentionOptions& o = a.options;
   if (o.scale && !std::isfinite(*o.scale)) throw_invalid(a.function, "scale", "a finite number", std::to_string(*o.scale));
@@ -158,6 +169,7 @@ Sizes check_inputs(const Arguments& a) {
                        .kv_heads = a.k.size(2), .group = a.q.size(2) / a.k.size(2), .head_dim = a.q.size(3),
                        .value_dim = a.v.size(3)};
   check_scalars(a);
+  check_mask(a, sizes);
   check_bias(a, sizes);
   check_slopes(a, sizes);
   check_sinks(a, sizes);

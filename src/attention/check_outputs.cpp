@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs: type, shape, and proof that writing them disturbs neither themselves nor anything that is read.
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -68,18 +67,25 @@ bool may_overlap(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-/// Axes from the smallest to the largest stride: each must step over everything that the ones before it reach.
+/// The axis with the smallest stride among those that are left, or -1.
+int smallest_axis(const TensorView& view, const std::array<bool, kMaxRank>& taken) {
+  int best = -1;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (taken[static_cast<std::size_t>(axis)] || view.size(axis) <= 1) continue;
+    if (best < 0 || std::abs(view.stride(axis)) < std::abs(view.stride(best))) best = axis;
+  }
+  return best;
+}
+
+/// From the smallest to the largest stride, each must step over everything that the ones before it reach.
 bool overlaps_itself(const TensorView& view) {
-  std::array<int, kMaxRank> order{};
-  for (int axis = 0; axis < view.rank(); ++axis) order[static_cast<std::size_t>(axis)] = axis;
-  std::sort(order.begin(), order.begin() + view.rank(),
-            [&view](int a, int b) { return std::abs(view.stride(a)) < std::abs(view.stride(b)); });
+  if (is_empty(view)) return false;
+  std::array<bool, kMaxRank> taken{};
   std::int64_t reached = 0;
-  for (int n = 0; n < view.rank(); ++n) {
-    const int axis = order[static_cast<std::size_t>(n)];
-    if (view.size(axis) <= 1) continue;
+  for (int axis = smallest_axis(view, taken); axis >= 0; axis = smallest_axis(view, taken)) {
     if (std::abs(view.stride(axis)) <= reached) return true;
     reached += std::abs(view.stride(axis)) * (view.size(axis) - 1);
+    taken[static_cast<std::size_t>(axis)] = true;
   }
   return false;
 }

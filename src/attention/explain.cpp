@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says in words what choose() decides.
+#include <heed/attention.hpp>
+
+#include <string>
+
+#include "attention/forward.hpp"
+#include "base/message.hpp"
+
+namespace heed {
+namespace {
+
+std::string geometry(const front::Sizes& s) {
+  std::string text = "B " + std::to_string(s.batch) + ", Lq " + std::to_string(s.q_tokens) + ", Lk " + std::to_string(s.kv_tokens) +
+                     ", Hq " + std::to_string(s.q_heads) + ", Hkv " + std::to_string(s.kv_heads);
+  if (s.group == 1) return text + " (multi-head)";
+  if (s.kv_heads == 1) return text + " (multi-query)";
+  return text + " (grouped, " + std::to_string(s.group) + " query heads per KV head)";
+}
+
+std::string why_reference(DType dtype, const AttentionOptions& options) {
+  if (dtype == DType::kFloat64) return "float64 has no fast kernel";
+  if (options.dropout) return "dropout has no fast kernel";
+  return "no kernel of this ISA takes this type";
+}
+
+/// ISAs that are preferred to the active one but do not run here.
+std::string better_isas(base::Isa active) {
+  std::string text;
+  for (const base::Isa isa : base::kAllIsas) {
+    if (isa <= active) continue;
+    const std::string missing = base::missing_for(isa);
+    text += "\n  " + std::string(base::to_string(isa)) + ": " + (missing.empty() ? "runs here, but is not selected" : missing);
+  }
+  return text;
+}
+
+std::string path_text(const front::Choice& choice, const front::Sizes& s, DType dtype, const AttentionOptions& options) {
+  const std::string rows = std::to_string(s.packed_rows()) + " packed rows per KV head";
+  switch (choice.path) {
+    case front::Path::kReference:
+      return "float64 reference: " + why_reference(dtype, options);
+    case front::Path::kNarrow:
+      return "attention.narrow on " + std::string(base::to_string(choice.isa)) + ": " + rows + ", fewer than " +
+             std::to_string(kernels::kNarrowRows + 1) + ", so keys are split into pieces of " + std::to_string(kernels::kPieceKeys);
+    case front::Path::kWide:
+      return "attention.wide on " + std::string(base::to_string(choice.isa)) + ": " + rows + " in blocks of " +
+             std::to_string(choice.wide->block_rows);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string explain(const Shape& q, const Shape& k, DType dtype, const AttentionOptions& options) {
+  // Views without memory: the checks read shapes and types only, and the options' own small tensors.
+  const TensorView query(static_cast<const void*>(nullptr), dtype, q);
+  const TensorView key(static_cast<const void*>(nullptr), dtype, k);
+  const front::Sizes sizes = front::check_inputs({"explain", query, key, key, options});
+  const front::Choice choice = front::choose(sizes, dtype, dtype, options);
+  std::string text = path_text(choice, sizes, dtype, options) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) +
+                     ", " + to_string(dtype) + "\n  mask: " + options.mask.to_string();
+  if (choice.path != front::Path::kReference) text += better_isas(choice.isa);
+  return text;
+}
+
+}  // namespace heed

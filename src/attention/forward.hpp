@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a checked call is cut into tasks. Work is cut by shape alone, so that results do not depend on the number of threads.
+#pragma once
+
+#include "attention/arguments.hpp"
+#include "kernels/attention/forward.hpp"
+
+namespace heed::front {
+
+enum class Path : std::uint8_t { kReference, kWide, kNarrow };
+
+/// Which code a call runs. `wide` or `narrow` is set on its path.
+struct Choice {
+  Path path = Path::kReference;
+  base::Isa isa = base::Isa::kGeneric;
+  const kernels::WideKernel* wide = nullptr;
+  const kernels::NarrowKernel* narrow = nullptr;
+};
+[[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options);
+
+/// A call as kernels see it: one ForwardProblem per (batch, KV head).
+class KernelCall {
+ public:
+  KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Positions& positions,
+             std::int32_t block_rows);
+
+  [[nodiscard]] const Sizes& sizes() const noexcept { return sizes_; }
+  /// (batch, KV head) pairs, numbered b * Hkv + kv_head.
+  [[nodiscard]] std::int64_t pairs() const noexcept { return sizes_.batch * sizes_.kv_heads; }
+  [[nodiscard]] const kernels::TilePlan& plan(std::int64_t pair) const {
+    return plans_.plan(pair / sizes_.kv_heads, pair % sizes_.kv_heads);
+  }
+  /// `segment` holds the keys and values that the problem points to, so it must outlive the problem.
+  [[nodiscard]] kernels::ForwardProblem problem(std::int64_t pair, kernels::KvSegment& segment) const;
+  /// Threads that are worth waking.
+  [[nodiscard]] int threads() const;
+
+ private:
+  const Arguments& arguments_;
+  const Sizes& sizes_;
+  const AttentionOutputs& outputs_;
+  const Positions& positions_;
+  mask::PlanSet plans_;
+  TensorView bias_;       ///< [B, Hq, Lq, Lk] or not given
+  base::Scratch floats_;  ///< slopes [B][Hq], then sinks [Hq]
+  const float* slopes_ = nullptr;
+  const float* sinks_ = nullptr;
+};
+
+void run_wide(const kernels::WideKernel& kernel, const KernelCall& call);
+void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call);
+
+}  // namespace heed::front

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "attention/forward.hpp"
+#include "base/parallel.hpp"
+
+namespace heed::front {
+namespace {
+
+/// Waking a thread costs some microseconds; this much arithmetic takes one about ten.
+constexpr double kFlopsPerThread = 1e6;
+
+float* copy_floats(const TensorView& view, std::int64_t batch, std::int64_t heads, float* to) {
+  const std::int64_t batch_stride = view.rank() == 2 ? view.stride(0) : 0;
+  const std::int64_t head_stride = view.stride(view.rank() - 1);
+  const auto* from = static_cast<const float*>(view.data());
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) *to++ = from[b * batch_stride + h * head_stride];
+  }
+  return to;
+}
+
+std::int64_t floats_needed(const Sizes& sizes, const AttentionOptions& options) {
+  return (options.alibi_slopes ? sizes.batch * sizes.q_heads : 0) + (options.sink_logits ? sizes.q_heads : 0);
+}
+
+}  // namespace
+
+KernelCall::KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs,
+                       const Positions& positions, std::int32_t block_rows)
+    : arguments_(arguments), sizes_(sizes), outputs_(outputs), positions_(positions),
+      plans_(arguments.options.mask, positions.geometry(), sizes.kv_heads, static_cast<std::int32_t>(sizes.group), block_rows),
+      floats_(floats_needed(sizes, arguments.options) * static_cast<std::int64_t>(sizeof(float))) {
+  const AttentionOptions& o = arguments.options;
+  if (o.bias) bias_ = broadcast4(o.bias, {sizes.batch, sizes.q_heads, sizes.q_tokens, sizes.kv_tokens});
+  auto* next = reinterpret_cast<float*>(floats_.data());
+  if (o.alibi_slopes) {
+    slopes_ = next;
+    next = copy_floats(o.alibi_slopes, sizes.batch, sizes.q_heads, next);
+  }
+  if (o.sink_logits) {
+    sinks_ = next;
+    copy_floats(o.sink_logits, 1, sizes.q_heads, next);
+  }
+}
+
+kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegment& segment) const {
+  const std::int64_t b = pair / sizes_.kv_heads;
+  const std::int64_t kv_head = pair % sizes_.kv_heads;
+  const std::int64_t head = kv_head * sizes_.group;
+  const auto& [function, q, k, v, options] = arguments_;
+  segment = {.k = address(k, b, 0, kv_head), .v = address(v, b, 0, kv_head), .k_row_stride = k.stride(1),
+             .v_row_stride = v.stride(1), .rows = positions_[b].keys};
+
+  kernels::ForwardProblem problem;
+  problem.head_dim = sizes_.head_dim;
+  problem.value_dim = sizes_.value_dim;
+  problem.q = {.data = address(q, b, 0, head), .dtype = q.dtype(), .token_stride = q.stride(1), .head_stride = q.stride(2),
+               .dim_stride = q.stride(3), .tokens = sizes_.q_tokens, .group = static_cast<std::int32_t>(sizes_.group)};
+  problem.kv = {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3),
+                .v_dim_stride = v.stride(3)};
+  kernels::Scoring& scoring = problem.scoring;
+  scoring.scale = static_cast<float>(scale_of(options, sizes_.head_dim));
+  scoring.softcap = static_cast<float>(options.softcap.value_or(0.0));
+  if (bias_) {
+    scoring.bias = address(bias_, b, head);
+    scoring.bias_dtype = bias_.dtype();
+    scoring.bias_head_stride = bias_.stride(1);
+    scoring.bias_token_stride = bias_.stride(2);
+    scoring.bias_key_stride = bias_.stride(3);
+  }
+  if (slopes_ != nullptr) scoring.alibi_slopes = slopes_ + b * sizes_.q_heads + head;
+  if (sinks_ != nullptr) scoring.sink_logits = sinks_ + head;
+  scoring.query_offset = positions_[b].query_offset;
+
+  const auto& [out, lse, row_max] = outputs_;
+  problem.output = {.out = address(out, b, 0, head), .dtype = out.dtype(), .token_stride = out.stride(1),
+                    .head_stride = out.stride(2), .dim_stride = out.stride(3)};
+  if (lse) {
+    problem.output.lse = static_cast<float*>(address(lse, b, head));
+    problem.output.lse_head_stride = lse.stride(1);
+    problem.output.lse_token_stride = lse.stride(2);
+  }
+  if (row_max) {
+    problem.output.row_max = static_cast<float*>(address(row_max, b, head));
+    problem.output.row_max_head_stride = row_max.stride(1);
+    problem.output.row_max_token_stride = row_max.stride(2);
+  }
+  problem.plan = &plan(pair);
+  return problem;
+}
+
+int KernelCall::threads() const {
+  const double flops = 2.0 * static_cast<double>(sizes_.batch * sizes_.q_heads * sizes_.q_tokens) *
+                       static_cast<double>(sizes_.kv_tokens) * static_cast<double>(sizes_.head_dim + sizes_.value_dim);
+  const double useful = std::max(1.0, flops / kFlopsPerThread);
+  const int available = base::num_threads();
+  return useful < available ? static_cast<int>(useful) : available;
+}
+
+}  // namespace heed::front

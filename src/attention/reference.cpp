@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Widens the inputs, hands rows of the naive kernel to the threads, and is the public heed::reference.
+#include "attention/reference.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <heed/reference.hpp>
+
+#include "base/floating_point.hpp"
+#include "base/message.hpp"
+#include "base/parallel.hpp"
+#include "base/philox.hpp"
+#include "kernels/reference/attention.hpp"
+
+namespace heed::front {
+namespace {
+
+namespace naive = kernels::reference;
+using naive::Array4;
+
+/// A floating tensor of up to 4 axes as float64, right-aligned; widening is exact. float64 is read in place.
+class Widened {
+ public:
+  Widened() = default;
+  Widened(const TensorView& view, const Shape& shape) {
+    if (!view) return;
+    if (view.dtype() != DType::kFloat64) storage_ = convert(view, DType::kFloat64);
+    const TensorView wide = broadcast4(storage_.data() != nullptr ? std::as_const(storage_).view() : view, shape);
+    array_.data = static_cast<const double*>(wide.data());
+    for (int axis = 0; axis < 4; ++axis) array_.strides[static_cast<std::size_t>(axis)] = wide.stride(axis);
+  }
+  [[nodiscard]] const Array4<const double>& array() const noexcept { return array_; }
+
+ private:
+  Tensor storage_;
+  Array4<const double> array_;
+};
+
+/// [Hq] or [B, Hq] as [B, Hq, 1, 1].
+TensorView per_head(const TensorView& view) {
+  if (!view) return view;
+  const bool batched = view.rank() == 2;
+  return TensorView(view.data(), view.dtype(), {batched ? view.size(0) : 1, view.size(view.rank() - 1), 1, 1},
+                    {batched ? view.stride(0) : 0, view.stride(view.rank() - 1), 0, 0});
+}
+
+Array4<double> array_of(Tensor& tensor) {
+  Array4<double> array{tensor.data_as<double>(), {}};
+  for (int axis = 0; axis < tensor.shape().rank(); ++axis) array.strides[static_cast<std::size_t>(axis)] = tensor.strides()[axis];
+  return array;
+}
+
+/// What a Problem points into.
+struct Inputs {
+  Inputs(const Arguments& a, const Sizes& s)
+      : q(a.q, a.q.shape()), k(a.k, a.k.shape()), v(a.v, a.v.shape()),
+        bias(a.options.bias, {s.batch, s.q_heads, s.q_tokens, s.kv_tokens}),
+        slopes(per_head(a.options.alibi_slopes), {s.batch, s.q_heads, 1, 1}),
+        sinks(per_head(a.options.sink_logits), {s.batch, s.q_heads, 1, 1}) {
+    const Positions positions(s, a.options);
+    for (const mask::Geometry& geometry : positions.geometry()) {
+      query_offsets.push_back(geometry.query_offset);
+      kv_lengths.push_back(geometry.keys);
+    }
+  }
+  base::DefaultFloatingPoint environment;  // first: widening a denormal must not flush it
+  Widened q, k, v, bias, slopes, sinks;
+  std::vector<std::int64_t> query_offsets, kv_lengths;
+};
+
+bool visible(const void* mask, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t p, std::int64_t j) {
+  return static_cast<const Mask*>(mask)->visible(b, h, i, p, j);
+}
+
+naive::Problem problem_of(const Arguments& a, const Sizes& s, const Inputs& inputs) {
+  naive::Problem problem{.kv_tokens = s.kv_tokens, .group = s.group, .head_dim = s.head_dim, .value_dim = s.value_dim,
+                         .q = inputs.q.array(), .k = inputs.k.array(), .v = inputs.v.array(),
+                         .scale = scale_of(a.options, s.head_dim), .softcap = a.options.softcap.value_or(0.0),
+                         .bias = inputs.bias.array(), .slopes = inputs.slopes.array(), .sinks = inputs.sinks.array(),
+                         .query_offsets = inputs.query_offsets.data(), .kv_lengths = inputs.kv_lengths.data(),
+                         .visible = visible, .mask = &a.options.mask};
+  if (a.options.dropout) {
+    problem.dropout_seed = a.options.dropout->seed;
+    problem.dropout_threshold = base::dropout_threshold(a.options.dropout->p);
+    problem.dropout_scale = 1.0 / (1.0 - a.options.dropout->p);
+  }
+  return problem;
+}
+
+/// A row of weights per thread.
+struct WeightRows {
+  WeightRows(int threads, std::int64_t kv_tokens)
+      : stride(base::round_up_to_line(kv_tokens * 8) / 8), scratch(threads * stride * 8) {}
+  [[nodiscard]] double* of(int thread) const { return reinterpret_cast<double*>(scratch.data()) + thread * stride; }
+  std::int64_t stride;
+  base::Scratch scratch;
+};
+
+/// Two rows may add to one bias gradient when an axis was broadcast over batch or heads.
+bool shares_bias_across_heads(const Arguments& a, const Sizes& s) {
+  const TensorView& bias = a.options.bias;
+  if (!bias) return false;
+  const bool one_batch = bias.rank() < 4 || bias.size(0) != s.batch;
+  const bool one_head = bias.rank() < 3 || bias.size(bias.rank() - 3) != s.q_heads;
+  return (one_batch && s.batch > 1) || (one_head && s.q_heads > 1);
+}
+
+/// [B, Hq] -> [Hq], in the order of b.
+Tensor sum_over_batch(const Tensor& per_batch) {
+  const std::int64_t heads = per_batch.shape()[1];
+  Tensor sum = Tensor::zeros(DType::kFloat64, {heads});
+  for (std::int64_t i = 0; i < element_count(per_batch.shape()); ++i) sum.data_as<double>()[i % heads] += per_batch.data_as<double>()[i];
+  return sum;
+}
+
+}  // namespace
+
+ReferenceForward reference_forward(const Arguments& a, const Sizes& s) {
+  const Inputs inputs(a, s);
+  const naive::Problem problem = problem_of(a, s, inputs);
+  ReferenceForward result{Tensor(DType::kFloat64, {s.batch, s.q_tokens, s.q_heads, s.value_dim}),
+                          Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens}),
+                          Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens})};
+  const naive::Outputs outputs{array_of(result.out), array_of(result.lse), array_of(result.row_max)};
+  const int threads = base::num_threads();
+  const WeightRows weights(threads, s.kv_tokens);
+  base::parallel_for(s.batch * s.q_heads * s.q_tokens, threads, [&](std::int64_t task, int thread) noexcept {
+    const std::int64_t bh = task / s.q_tokens;
+    naive::forward_row(problem, {bh / s.q_heads, bh % s.q_heads, task % s.q_tokens}, outputs, weights.of(thread));
+  });
+  return result;
+}
+
+AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, const Sizes& s) {
+  const Inputs inputs(a, s);
+  const naive::Problem problem = problem_of(a, s, inputs);
+  const Widened dout_wide(dout, dout.shape());
+  AttentionGrads grads{Tensor::zeros(DType::kFloat64, a.q.shape()), Tensor::zeros(DType::kFloat64, a.k.shape()),
+                       Tensor::zeros(DType::kFloat64, a.v.shape()), {}, {}};
+  naive::Gradients arrays{array_of(grads.dq), array_of(grads.dk), array_of(grads.dv), {}, {}};
+  if (a.options.bias) {
+    grads.dbias = Tensor::zeros(DType::kFloat64, a.options.bias.shape());
+    arrays.dbias.data = grads.dbias.data_as<double>();
+    const TensorView wide = broadcast4(std::as_const(grads.dbias).view(), {s.batch, s.q_heads, s.q_tokens, s.kv_tokens});
+    for (int axis = 0; axis < 4; ++axis) arrays.dbias.strides[static_cast<std::size_t>(axis)] = wide.stride(axis);
+  }
+  Tensor dsinks;
+  if (a.options.sink_logits) {
+    dsinks = Tensor::zeros(DType::kFloat64, {s.batch, s.q_heads});
+    arrays.dsinks = array_of(dsinks);
+  }
+  const int threads = shares_bias_across_heads(a, s) ? 1 : base::num_threads();
+  const WeightRows weights(threads, s.kv_tokens);
+  base::parallel_for(s.batch * s.kv_heads, threads, [&](std::int64_t task, int thread) noexcept {
+    const std::int64_t first_head = task % s.kv_heads * s.group;
+    for (std::int64_t row = 0; row < s.packed_rows(); ++row) {
+      naive::backward_row(problem, {task / s.kv_heads, first_head + row % s.group, row / s.group}, dout_wide.array(),
+                          arrays, weights.of(thread));
+    }
+  });
+  if (a.options.sink_logits) grads.dsink_logits = sum_over_batch(dsinks);
+  return grads;
+}
+
+void check_dout(const Arguments& a, const Sizes& s, const TensorView& dout) {
+  const Shape expected = {s.batch, s.q_tokens, s.q_heads, s.value_dim};
+  if (!dout) base::throw_invalid(a.function, "dout", to_string(expected), "none");
+  if (dout.shape() != expected) base::throw_invalid(a.function, "dout", to_string(expected), to_string(dout.shape()));
+  if (!is_floating(dout.dtype())) base::throw_invalid(a.function, "dout", "a floating type", to_string(dout.dtype()));
+}
+
+}  // namespace heed::front
+
+namespace heed::reference {
+
+AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v,
+                               const AttentionOptions& options) {
+  const front::Arguments arguments{"reference::attention_state", q, k, v, options};
+  front::ReferenceForward result = front::reference_forward(arguments, front::check_inputs(arguments));
+  return {std::move(result.out), std::move(result.lse)};
+}
+
+AttentionGrads attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                                  const AttentionOptions& options) {
+  const front::Arguments arguments{"reference::attention_backward", q, k, v, options};
+  const front::Sizes sizes = front::check_inputs(arguments);
+  front::check_dout(arguments, sizes, dout);
+  return front::reference_backward(dout, arguments, sizes);
+}
+
+}  // namespace heed::reference

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float64 reference behind checked arguments; also what float64 inputs and dropout run through.
+#pragma once
+
+#include "attention/arguments.hpp"
+
+namespace heed::front {
+
+/// float64 results of the requested kinds; the others stay empty.
+struct ReferenceForward {
+  Tensor out, lse, row_max;
+};
+[[nodiscard]] ReferenceForward reference_forward(const Arguments& arguments, const Sizes& sizes);
+
+/// Gradients in float64, compact and row-major. dout is checked by the caller.
+[[nodiscard]] AttentionGrads reference_backward(const TensorView& dout, const Arguments& arguments, const Sizes& sizes);
+
+/// dout must have the shape of out and a floating type.
+void check_dout(const Arguments& arguments, const Sizes& sizes, const TensorView& dout);
+
+}  // namespace heed::front
