@@ -18,7 +18,7 @@ struct KernelInfo {
   bool selected;        ///< is what dispatch picks here
   std::string reason;   ///< why it is not available or not selected; empty when selected
 };
-[[nodiscard]] HEED_API std::vector<KernelInfo> kernels();
+[[nodiscard]] HEED_API std::vector<KernelInfo> list_kernels();
 
 /// Name of the ISA that dispatch uses: the best that the machine has, or what HEED_ISA forces.
 /// HEED_ISA naming an ISA that is unknown or that the machine lacks makes the first call throw InvalidArgument.

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles the text HEED_TEXT for AVX-512 with BF16.
+#include "kernels/isa/prelude.hpp"
+
+#if defined(HEED_EMULATE_AVX512)
+#include "kernels/isa/emulate_avx512.hpp"
+#else
+#include <immintrin.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+#endif
+#endif
+
+namespace heed::kernels::avx512bf16 {
+#include "kernels/simd/scalar.inl.hpp"
+#include "kernels/simd/avx512.inl.hpp"
+#include "kernels/simd/math.inl.hpp"
+#include "kernels/simd/quantized.inl.hpp"
+#include "kernels/simd/avx512_bf16dot.inl.hpp"
+#include HEED_TEXT
+}  // namespace heed::kernels::avx512bf16
+
+#if !defined(HEED_EMULATE_AVX512)
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
