@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel lookup by ISA and element types.
+#include "kernels/attention/tables.hpp"
+#include "kernels/registry.hpp"
+
+namespace heed::kernels {
+namespace {
+
+template <class Kernels>
+auto find(const Kernels* kernels, DType q, DType kv) noexcept -> decltype(kernels->by_type[0][0]) {
+  const auto row = static_cast<std::size_t>(q);
+  const auto column = static_cast<std::size_t>(kv);
+  return kernels != nullptr && row < 3 && column < 3 ? kernels->by_type[row][column] : nullptr;
+}
+
+}  // namespace
+
+const WideKernel* wide_kernel(base::Isa isa, DType q, DType kv) noexcept { return find(wide_kernels_of(isa), q, kv); }
+
+}  // namespace heed::kernels
