@@ -22,8 +22,3 @@ find_package(Threads REQUIRED)
 if(NOT HEED_STD_THREADS)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
 endif()
-
-if(HEED_EMULATE_AVX512)
-  find_path(HEED_SIMDE_INCLUDE_DIR simde/x86/avx512.h REQUIRED)
-  target_include_directories(heed_settings SYSTEM INTERFACE ${HEED_SIMDE_INCLUDE_DIR})
-endif()
