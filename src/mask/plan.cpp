@@ -88,7 +88,6 @@ class PlanCompiler {
   }
 
   void add_full(std::int64_t begin, std::int64_t end) {
-    out_.visible_slots += block_.rows() * (std::min(end * kBlockKeys, keys_) - begin * kBlockKeys);
     if (out_.runs.size() > first_run_) {
       kernels::TileRun& last = out_.runs.back();
       if (last.bits == kFullTile && last.first_block + last.block_count == begin) {
@@ -105,30 +104,36 @@ class PlanCompiler {
     const int count = static_cast<int>(std::min<std::int64_t>(kBlockKeys, keys_ - key_begin));
     std::array<std::uint64_t, kBlockKeys> words{};
     fill_rows(key_begin, count, words);
-    std::int64_t visible = 0;
-    for (std::int64_t r = 0; r < block_.rows(); ++r) visible += std::popcount(words[static_cast<std::size_t>(r)]);
-    if (visible == 0) return;
-    if (visible == block_.rows() * count) return add_full(key_block, key_block + 1);
+    std::uint64_t any = 0;
+    std::uint64_t all = low_bits(count);
+    for (std::int64_t r = 0; r < block_.rows(); ++r) {
+      any |= words[static_cast<std::size_t>(r)];
+      all &= words[static_cast<std::size_t>(r)];
+    }
+    if (any == 0) return;
+    if (all == low_bits(count)) return add_full(key_block, key_block + 1);
     transpose_64x64(words.data());
     const auto tile = static_cast<std::int64_t>(out_.bits.size()) / kBlockKeys;
     out_.bits.insert(out_.bits.end(), words.begin(), words.end());
     out_.runs.push_back({static_cast<std::int32_t>(key_block), 1, tile});
-    out_.visible_slots += visible;
   }
 
   /// words[r] = keys that row r of the block sees. One answer serves all heads of a token where the mask does not tell them apart.
   void fill_rows(std::int64_t key_begin, int count, std::array<std::uint64_t, kBlockKeys>& words) const noexcept {
     const bool each_head = mask_.traits().uses_head;
-    std::int64_t known_token = -1;
+    std::int64_t token = block_.token_begin;
+    std::int64_t g = block_.begin - token * problem_.group;
     std::uint64_t known = 0;
-    for (std::int64_t r = block_.begin; r < block_.end; ++r) {
-      const std::int64_t token = r / problem_.group;
-      if (each_head || token != known_token) {
-        known = mask_.bits({.batch = problem_.batch, .head = problem_.first_head + r % problem_.group, .index = token,
-                            .position = token + problem_.geometry.query_offset}, key_begin, count);
-        known_token = token;
+    for (std::int64_t r = 0; r < block_.rows(); ++r, ++g) {
+      if (g == problem_.group) {
+        g = 0;
+        ++token;
       }
-      words[static_cast<std::size_t>(r - block_.begin)] = known;
+      if (each_head || g == 0 || r == 0) {
+        known = mask_.bits({.batch = problem_.batch, .head = problem_.first_head + g, .index = token,
+                            .position = token + problem_.geometry.query_offset}, key_begin, count);
+      }
+      words[static_cast<std::size_t>(r)] = known;
     }
   }
 
@@ -141,6 +146,26 @@ class PlanCompiler {
 };
 
 static_assert(kMaxBlockRows <= kBlockKeys, "rows of a tile are transposed in a square of kBlockKeys bits");
+
+std::int64_t count_visible(const kernels::TilePlan& plan) {
+  std::int64_t slots = 0;
+  std::int64_t row_block = 0;
+  for (std::int64_t begin = 0; begin < plan.rows; begin += plan.block_rows, ++row_block) {
+    const std::int64_t rows = std::min<std::int64_t>(plan.block_rows, plan.rows - begin);
+    for (std::int64_t i = plan.run_begin[row_block]; i < plan.run_begin[row_block + 1]; ++i) {
+      const kernels::TileRun& run = plan.runs[i];
+      if (run.bits == kFullTile) {
+        const std::int64_t key_begin = std::int64_t{run.first_block} * kBlockKeys;
+        const std::int64_t key_end = key_begin + std::int64_t{run.block_count} * kBlockKeys;
+        slots += rows * (std::min(key_end, plan.keys) - key_begin);
+        continue;
+      }
+      const std::uint64_t* words = plan.bits + run.bits * kBlockKeys;
+      for (int j = 0; j < kBlockKeys; ++j) slots += std::popcount(words[j]);
+    }
+  }
+  return slots;
+}
 
 /// like[b]: first batch entry with b's geometry.
 std::vector<std::int64_t> first_alike(std::span<const Geometry> geometry) {
@@ -207,9 +232,12 @@ const kernels::TilePlan& PlanSet::plan(std::int64_t b, std::int64_t kv_head) con
 }
 
 std::int64_t PlanSet::visible_slots() const {
-  std::int64_t slots = 0;
-  for (const std::int32_t index : index_) slots += plans_[static_cast<std::size_t>(index)].visible_slots;
-  return slots;
+  std::vector<std::int64_t> slots;
+  slots.reserve(plans_.size());
+  for (const CompiledPlan& compiled : plans_) slots.push_back(count_visible(compiled.plan));
+  std::int64_t all = 0;
+  for (const std::int32_t index : index_) all += slots[static_cast<std::size_t>(index)];
+  return all;
 }
 
 }  // namespace heed::mask

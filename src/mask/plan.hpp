@@ -30,7 +30,6 @@ struct CompiledPlan {
   std::vector<std::int64_t> run_begin;
   std::vector<kernels::TileRun> runs;
   std::vector<std::uint64_t> bits;
-  std::int64_t visible_slots = 0;
 };
 
 /// One plan per (batch, KV head), shared where the mask does not tell them apart.
@@ -45,6 +44,7 @@ class PlanSet {
 
   [[nodiscard]] const kernels::TilePlan& plan(std::int64_t b, std::int64_t kv_head) const;
   /// Visible (query head, query, key) slots of all batch entries and heads: what useful FLOPs are counted from.
+  /// Counted when asked: attention itself never needs it.
   [[nodiscard]] std::int64_t visible_slots() const;
 
  private:

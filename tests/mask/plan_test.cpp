@@ -37,7 +37,7 @@ PlanCase random_case(Choices& choices, Call& call) {
 }
 
 TEST(PlanProperties, PlainMasksOverRandomShapes) {
-  check_property("a plan shows what the predicate shows", 500, [](const std::vector<std::uint8_t>& shape, const std::vector<std::uint8_t>& mask) {
+  check_property("a plan shows what the predicate shows", [](const std::vector<std::uint8_t>& shape, const std::vector<std::uint8_t>& mask) {
     Choices choices(shape);
     Choices mask_choices(mask);
     Call call;
@@ -47,7 +47,7 @@ TEST(PlanProperties, PlainMasksOverRandomShapes) {
 }
 
 TEST(PlanProperties, AnyMaskOverRandomShapes) {
-  check_property("a plan shows what the predicate shows, tensors included", 500,
+  check_property("a plan shows what the predicate shows, tensors included",
                  [](const std::vector<std::uint8_t>& shape, const std::vector<std::uint8_t>& mask) {
                    Choices choices(shape);
                    Choices mask_choices(mask);
