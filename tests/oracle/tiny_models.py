@@ -119,8 +119,12 @@ class Mha(Shape):
     heads, kv_heads, head_dim = 3, 3, 32
 
 
+class Even(Shape):
+    head_dim = Shape.width // Shape.heads  # what other programs insist on for qwen2
+
+
 MODELS = {  # name -> (architecture, shape, metadata, biases, qk_norm, own output matrix)
-    "qwen2": ("qwen2", Shape, {"rope.freq_base": 1e6}, True, False, True),
+    "qwen2": ("qwen2", Even, {"rope.freq_base": 1e6}, True, False, True),
     "qwen3": ("qwen3", Shape, {"rope.freq_base": 1e6}, False, True, False),
     "mistral": ("mistral", Shape, {"attention.sliding_window": 7}, False, False, True),
     "mha": ("llama", Mha, {}, False, False, False),

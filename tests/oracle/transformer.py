@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama and Gemma 3 in numpy, straight from their papers and model cards: the truth that the engine is compared with.
+"""Llama, Mistral, Qwen 2 and 3 and Gemma 3 in numpy, straight from their papers and model cards: the truth that the engine is compared with.
 
 Weights are dequantized once; activations, keys and values stay in `dtype` (float32, or float64 to see how far float32 itself is off).
 Short rather than fast, and nothing in it is shared with the engine.
@@ -62,14 +62,15 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def rope(x, positions, base, interleaved):
-    """x [n, heads, d]: pair i turns by position * base^(-2i/d). Angles in float64, as float32 loses them at long contexts."""
-    d = x.shape[-1]
-    angle = positions[:, None] * base ** (-np.arange(0, d, 2) / d)
+def rope(x, positions, frequencies, interleaved):
+    """x [n, heads, D]: pair i turns by position * frequencies[i], i < d / 2 <= D / 2; the elements past d stay as they are.
+    Angles in float64, as float32 loses them at long contexts."""
+    d = 2 * len(frequencies)
+    angle = positions[:, None] * frequencies
     cos, sin = np.cos(angle)[:, None, :].astype(x.dtype), np.sin(angle)[:, None, :].astype(x.dtype)
-    first = np.s_[..., 0::2] if interleaved else np.s_[..., :d // 2]
-    second = np.s_[..., 1::2] if interleaved else np.s_[..., d // 2:]
-    out = np.empty_like(x)
+    first = np.s_[..., 0:d:2] if interleaved else np.s_[..., :d // 2]
+    second = np.s_[..., 1:d:2] if interleaved else np.s_[..., d // 2:d]
+    out = x.copy()
     out[first] = x[first] * cos - x[second] * sin
     out[second] = x[first] * sin + x[second] * cos
     return out
@@ -95,7 +96,7 @@ class Model:
     def __init__(self, path, dtype=np.float32):
         file = Gguf(path)
         self.arch = file.metadata["general.architecture"]
-        assert self.arch in ("llama", "gemma3"), self.arch
+        assert self.arch in ("llama", "mistral", "qwen2", "qwen3", "gemma3"), self.arch
         self.gemma, self.dtype = self.arch == "gemma3", dtype
 
         def get(key, default=None):
@@ -106,24 +107,39 @@ class Model:
         self.head_dim = get("attention.key_length", self.width // self.heads)
         self.epsilon = get("attention.layer_norm_rms_epsilon")
         self.rope_base, self.window = get("rope.freq_base"), get("attention.sliding_window", 1 << 40)
+        self.rope_dims = get("rope.dimension_count", self.head_dim)
+        self.rope_factor = get("rope.scaling.factor", 1.0) if get("rope.scaling.type") == "linear" else 1.0
         self.weights = {name: file.tensor(name, dtype) for name in file.infos}
 
+    def frequencies(self, base, factor):
+        d = self.rope_dims
+        return base ** (-np.arange(0, d, 2) / d) / factor
+
     def layer_kind(self, layer):
-        """(RoPE base, window) of a layer: every sixth layer of Gemma 3 is global, the others look at a window with base 10,000."""
+        """(RoPE frequencies, window) of a layer: every sixth layer of Gemma 3 is global, the others look at a window with base 10,000."""
         if self.gemma and layer % 6 != 5:
-            return 10000.0, self.window
-        return self.rope_base, 1 << 40
+            return self.frequencies(10000.0, 1.0), self.window
+        factor = self.weights.get("rope_freqs.weight", self.rope_factor)
+        return self.frequencies(self.rope_base, factor), 1 << 40 if self.gemma else self.window
 
     def norm(self, x, name):
         return rms_norm(x, self.weights[name + ".weight"], self.epsilon)
 
     def qkv(self, h, layer, positions):
-        block, (base, _) = f"blk.{layer}.attn_", self.layer_kind(layer)
-        q, k, v = (linear(h, self.weights[f"{block}{name}.weight"]).reshape(len(h), -1, self.head_dim) for name in "qkv")
-        if self.gemma:
+        block, (frequencies, _) = f"blk.{layer}.attn_", self.layer_kind(layer)
+
+        def project(name):
+            y = linear(h, self.weights[f"{block}{name}.weight"])
+            if self.arch == "qwen2":
+                y = y + self.weights[f"{block}{name}.bias"]
+            return y.reshape(len(h), -1, self.head_dim)
+
+        q, k, v = (project(name) for name in "qkv")
+        if self.arch in ("qwen3", "gemma3"):
             q, k = self.norm(q, block + "q_norm"), self.norm(k, block + "k_norm")
         # The converter of llama files permutes the rows of Q and K, which turns half pairs into neighbours.
-        return rope(q, positions, base, not self.gemma), rope(k, positions, base, not self.gemma), v
+        neighbours = self.arch in ("llama", "mistral")
+        return rope(q, positions, frequencies, neighbours), rope(k, positions, frequencies, neighbours), v
 
     def run_layer(self, x, layer, cache, positions):
         block = f"blk.{layer}."
