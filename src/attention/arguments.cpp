@@ -4,8 +4,13 @@
 #include <cmath>
 #include <new>
 
+#include "base/parallel.hpp"
+
 namespace heed::front {
 namespace {
+
+/// Waking a thread costs some microseconds; this much arithmetic takes a fast core about ten.
+constexpr double kFlopsPerThread = 1e6;
 
 std::int64_t offset_bytes(const Strides& strides, DType dtype, std::int64_t i0, std::int64_t i1, std::int64_t i2,
                           std::int64_t i3) noexcept {
@@ -26,6 +31,15 @@ std::int64_t query_offset(const AttentionOptions& options, std::int64_t b, std::
 }  // namespace
 
 DType statistics_dtype(DType q) noexcept { return q == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
+
+int worthwhile_threads(const Sizes& s) {
+  const double flops = 2.0 * static_cast<double>(s.batch * s.q_heads * s.q_tokens) * static_cast<double>(s.kv_tokens) *
+                       static_cast<double>(s.head_dim + s.value_dim);
+  const double worthwhile = flops / kFlopsPerThread;
+  if (worthwhile < 2.0) return 1;
+  const int available = base::num_threads();
+  return worthwhile < available ? static_cast<int>(worthwhile) : available;
+}
 
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
   return options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(head_dim));

@@ -47,6 +47,9 @@ void check_outputs(const Arguments& arguments, const Sizes& sizes, const Attenti
 /// float64 inputs have float64 lse; all others float32.
 [[nodiscard]] DType statistics_dtype(DType q) noexcept;
 
+/// Threads that are worth waking for a call of this size, masks aside.
+[[nodiscard]] int worthwhile_threads(const Sizes& sizes);
+
 [[nodiscard]] double scale_of(const AttentionOptions& options, std::int64_t head_dim);
 
 /// `view` as [n0, n1, n2, n3], right-aligned; axes of size 1 repeat with stride 0. For a view that check_inputs accepted.

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "attention/forward.hpp"
-#include "base/parallel.hpp"
 
 namespace heed::front {
 namespace {
-
-/// Waking a thread costs some microseconds; this much arithmetic takes one about ten.
-constexpr double kFlopsPerThread = 1e6;
 
 float* copy_floats(const TensorView& view, std::int64_t batch, std::int64_t heads, float* to) {
   const std::int64_t batch_stride = view.rank() == 2 ? view.stride(0) : 0;
@@ -90,12 +84,6 @@ kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegmen
   return problem;
 }
 
-int KernelCall::threads() const {
-  const double flops = 2.0 * static_cast<double>(sizes_.batch * sizes_.q_heads * sizes_.q_tokens) *
-                       static_cast<double>(sizes_.kv_tokens) * static_cast<double>(sizes_.head_dim + sizes_.value_dim);
-  const double useful = std::max(1.0, flops / kFlopsPerThread);
-  const int available = base::num_threads();
-  return useful < available ? static_cast<int>(useful) : available;
-}
+int KernelCall::threads() const { return worthwhile_threads(sizes_); }
 
 }  // namespace heed::front

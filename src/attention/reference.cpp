@@ -123,7 +123,7 @@ ReferenceForward reference_forward(const Arguments& a, const Sizes& s) {
                           Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens}),
                           Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens})};
   const naive::Outputs outputs{array_of(result.out), array_of(result.lse), array_of(result.row_max)};
-  const int threads = base::num_threads();
+  const int threads = worthwhile_threads(s);
   const WeightRows weights(threads, s.kv_tokens);
   base::parallel_for(s.batch * s.q_heads * s.q_tokens, threads, [&](std::int64_t task, int thread) noexcept {
     const std::int64_t bh = task / s.q_tokens;
@@ -150,7 +150,7 @@ AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, co
     dsinks = Tensor::zeros(DType::kFloat64, {s.batch, s.q_heads});
     arrays.dsinks = array_of(dsinks);
   }
-  const int threads = shares_bias_across_heads(a, s) ? 1 : base::num_threads();
+  const int threads = shares_bias_across_heads(a, s) ? 1 : worthwhile_threads(s);
   const WeightRows weights(threads, s.kv_tokens);
   base::parallel_for(s.batch * s.kv_heads, threads, [&](std::int64_t task, int thread) noexcept {
     const std::int64_t first_head = task % s.kv_heads * s.group;
