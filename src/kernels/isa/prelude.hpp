@@ -19,3 +19,5 @@
 #else
 #define HEED_UNROLL _Pragma("GCC unroll 64")
 #endif
+/// The same for static members of the texts' own structs.
+#define HEED_INLINE_MEMBER __attribute__((always_inline)) static inline

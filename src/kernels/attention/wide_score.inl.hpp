@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// From raw scores to weights: softcap, bias, ALiBi, masks, the lazily moved reference, exp2. Everything is vertical: a lane is a row, and
+// no lane ever meets another one.
+
+constexpr float kLog2E = 1.44269504F;
+
+/// One row block of the super-block. Vectors of the block's rows are [vectors * kLanes].
+struct RowBlock {
+  float* panel;     ///< [words of D][vectors * kLanes]
+  float* out;       ///< [padded Dv][vectors * kLanes]
+  float* max;       ///< reference the weights are scaled to, log2 domain; -inf until a row meets a key
+  float* true_max;  ///< log2 domain
+  float* sum;
+  float* slopes;    ///< ALiBi, times log2(e)
+  float* positions; ///< of the rows, relative to the key tile at hand
+  std::int64_t first_row;
+  int rows, vectors;
+  bool fresh;       ///< `out` holds nothing yet
+  std::int64_t run, run_end, next_block;  ///< where its list of tiles stands
+};
+
+/// How this call makes scores; see make_recipe.
+struct Recipe {
+  float panel_factor;  ///< multiplied into the panel (float32 words)
+  float score_factor;  ///< multiplied to raw scores, to the log2 domain or to the softcap's argument
+  float cap;           ///< softcap * log2(e); 0: off
+  bool plain;          ///< no softcap, bias, ALiBi, and score_factor >= 0: only masks can need a pass of its own
+};
+
+template <class Product>
+static Recipe make_recipe(const Scoring& s) noexcept {
+  const float factor = s.softcap > 0.0F ? s.scale / s.softcap : s.scale * kLog2E;
+  Recipe r;
+  r.panel_factor = Product::kElements == 1 ? factor : 1.0F;
+  r.score_factor = Product::kElements == 1 ? 1.0F : factor;
+  r.cap = s.softcap > 0.0F ? s.softcap * kLog2E : 0.0F;
+  r.plain = r.cap == 0.0F && s.bias == nullptr && s.alibi_slopes == nullptr && r.score_factor >= 0.0F;
+  return r;
+}
+
+/// Keys [begin, end) of a tile that some row of the block sees, in whole register tiles but for the sequence's end; and the bits, if any.
+struct Visible {
+  int begin, end;
+  const std::uint64_t* bits;  ///< [kBlockKeys], null: all rows see all of these keys
+};
+
+/// Bias of the tile's slots as [key][vectors * kLanes], times log2(e).
+static void load_bias(const ForwardProblem& p, const RowBlock& b, std::int64_t first_key, int count, float* bias) noexcept {
+  const Scoring& s = p.scoring;
+  const std::int64_t width = bytes_of(s.bias_dtype);
+  const Vec log2e = set1(kLog2E);
+  for (int j = 0; j < b.vectors; ++j) {
+    for (int k = 0; k < count; k += kLanes) {
+      const int n = count - k < kLanes ? count - k : kLanes;
+      Vec square[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const int row = j * kLanes + i;
+        const std::int64_t r = b.first_row + row;
+        const std::int64_t offset = r / p.q.group * s.bias_token_stride + r % p.q.group * s.bias_head_stride + (first_key + k) * s.bias_key_stride;
+        const auto* data = static_cast<const std::byte*>(s.bias) + offset * width;
+        square[i] = row < b.rows ? mul(log2e, load_any(data, s.bias_dtype, s.bias_key_stride, n)) : zero();
+      }
+      transpose(square);
+      for (int i = 0; i < n; ++i) store(bias + ((k + i) * b.vectors + j) * kLanes, square[i]);
+    }
+  }
+}
+
+/// Adds the bias's own -inf to the mask bits: visible[key] &= bias > -inf. Returns whether any slot is hidden.
+static bool bias_bits(const RowBlock& b, const std::uint64_t* plan_bits, const float* bias, int count, std::uint64_t* visible) noexcept {
+  const std::uint64_t rows = b.rows == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << b.rows) - 1U;
+  std::uint64_t hidden = 0;
+  for (int k = 0; k < count; ++k) {
+    std::uint64_t masked = 0;
+    for (int j = 0; j < b.vectors; ++j) {
+      const Vec x = load(bias + (k * b.vectors + j) * kLanes);
+      masked |= mask_bits(cmp_eq(x, set1(-__builtin_inff()))) << (j * kLanes);
+    }
+    visible[k] = (plan_bits != nullptr ? plan_bits[k] : ~std::uint64_t{0}) & ~masked;
+    hidden |= ~visible[k] & rows;
+  }
+  return hidden != 0;
+}
+
+/// Narrows [0, count) to the register tiles that some row sees.
+static Visible visible_range(const RowBlock& b, const std::uint64_t* bits, int count) noexcept {
+  if (bits == nullptr) return {0, count, nullptr};
+  const std::uint64_t rows = b.rows == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << b.rows) - 1U;
+  int first = 0, last = count;
+  while (first < count && (bits[first] & rows) == 0) ++first;
+  while (last > first && (bits[last - 1] & rows) == 0) --last;
+  const int end = (last + kTileBroadcasts - 1) / kTileBroadcasts * kTileBroadcasts;
+  return {first / kTileBroadcasts * kTileBroadcasts, end < count ? end : count, bits};
+}
+
+/// Scores of the visible keys; register tiles that no row sees get -inf.
+template <class Product, int NV>
+static void score_keys(const RowBlock& b, const KeyTile& tile, const Visible& v, std::int64_t words, float* scores,
+                       Vec (&max_of)[NV]) noexcept {
+  for (int k = v.begin; k < v.end; k += kTileBroadcasts) {
+    float* to = scores + k * NV * kLanes;
+    std::uint64_t seen = v.bits == nullptr ? 1U : 0U;
+    for (int i = k; v.bits != nullptr && i < v.end && i < k + kTileBroadcasts; ++i) seen |= v.bits[i];
+    if (seen != 0) {
+      score_tile<Product, NV>(b.panel, tile.keys + k, words, to, max_of);
+    } else {
+      for (int i = 0; i < kTileBroadcasts * NV; ++i) store(to + i * kLanes, set1(-__builtin_inff()));
+    }
+  }
+}
+
+static void cap_scores(const Recipe& r, float* scores, std::int64_t count) noexcept {
+  const Vec factor = set1(r.score_factor), cap = set1(r.cap);
+  for (std::int64_t i = 0; i < count; i += kLanes) store(scores + i, mul(cap, tanh(mul(factor, load(scores + i)))));
+}
+
+static void multiply_scores(const Recipe& r, float* scores, std::int64_t count) noexcept {
+  const Vec factor = set1(r.score_factor);
+  for (std::int64_t i = 0; i < count; i += kLanes) store(scores + i, mul(factor, load(scores + i)));
+}
+
+static void add_bias(float* scores, const float* bias, std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; i += kLanes) store(scores + i, add(load(scores + i), load(bias + i)));
+}
+
+/// -slope * |p - j|, positions taken relative to the tile so that float32 holds them exactly.
+static void add_alibi(const RowBlock& b, const Visible& v, float* scores) noexcept {
+  for (int j = 0; j < b.vectors; ++j) {
+    const Vec slope = load(b.slopes + j * kLanes), position = load(b.positions + j * kLanes);
+    for (int k = v.begin; k < v.end; ++k) {
+      float* s = scores + (k * b.vectors + j) * kLanes;
+      store(s, fnma(slope, abs(sub(position, set1(static_cast<float>(k)))), load(s)));
+    }
+  }
+}
+
+/// Hidden slots become -inf whatever they held; `max_of` is made again.
+template <int NV>
+static void mask_scores(const Visible& v, float* scores, Vec (&max_of)[NV]) noexcept {
+  const Vec minus_infinity = set1(-__builtin_inff());
+  for (int j = 0; j < NV; ++j) max_of[j] = minus_infinity;
+  for (int k = v.begin; k < v.end; ++k) {
+    const std::uint64_t bits = v.bits == nullptr ? ~std::uint64_t{0} : v.bits[k];
+    for (int j = 0; j < NV; ++j) {
+      float* s = scores + (k * NV + j) * kLanes;
+      const Vec x = select(mask_from_bits(bits >> (j * kLanes)), load(s), minus_infinity);
+      store(s, x);
+      max_of[j] = max(max_of[j], x);
+    }
+  }
+}
+
+/// Moves a lane's reference only when its own maximum exceeds it by more than 8 (a factor 256 of headroom costs float32 nothing), so most
+/// tiles rescale nothing, and a lane's bits depend on its own row alone. Source: FlashAttention-4's threshold.
+template <int NV>
+static void move_reference(RowBlock& b, std::int64_t padded_dims, const Vec (&max_of)[NV]) noexcept {
+  for (int j = 0; j < NV; ++j) {
+    const Vec old = load(b.max + j * kLanes);
+    store(b.true_max + j * kLanes, max(load(b.true_max + j * kLanes), max_of[j]));
+    const Mask moves = cmp_gt(max_of[j], add(old, set1(8.0F)));
+    if (!any(moves)) continue;
+    store(b.max + j * kLanes, select(moves, max_of[j], old));
+    if (b.fresh) continue;
+    const Vec factor = select(moves, exp2(sub(old, max_of[j])), set1(1.0F));
+    store(b.sum + j * kLanes, mul(factor, load(b.sum + j * kLanes)));
+    for (std::int64_t d = 0; d < padded_dims; ++d) {
+      float* o = b.out + (d * NV + j) * kLanes;
+      store(o, mul(factor, load(o)));
+    }
+  }
+}
+
+/// Weights of one key: exp2(score * factor + shift).
+template <int NV>
+HEED_INLINE void weigh_key(const float* scores, Vec factor, const Vec (&shift)[NV], Vec (&weight)[NV]) {
+  HEED_UNROLL
+  for (int j = 0; j < NV; ++j) weight[j] = exp2(fma(load(scores + j * kLanes), factor, shift[j]));
+}
+
+/// Scores to weights, in place; adds them up. `factor` 1 where the scores are in the log2 domain already.
+template <class Product, int NV>
+[[gnu::noinline]] static void weigh(RowBlock& b, const Visible& v, float factor, float* scores) noexcept {
+  Vec shift[NV], sum[NV];
+  HEED_UNROLL
+  for (int j = 0; j < NV; ++j) {
+    const Vec m = load(b.max + j * kLanes);
+    shift[j] = select(cmp_eq(m, set1(-__builtin_inff())), zero(), neg(m));  // a row without keys yet: -inf - 0, never -inf - -inf
+    sum[j] = zero();
+  }
+  const Vec factors = set1(factor);
+  if constexpr (Product::kElements == 1) {
+    for (int k = v.begin; k < v.end; ++k) {
+      Vec weight[NV];
+      weigh_key<NV>(scores + k * NV * kLanes, factors, shift, weight);
+      HEED_UNROLL
+      for (int j = 0; j < NV; ++j) {
+        sum[j] = add(sum[j], weight[j]);
+        store(scores + (k * NV + j) * kLanes, weight[j]);
+      }
+    }
+  } else {
+    for (int k = v.begin; k < v.end; k += 2) {  // v.begin is even; words land where their even key's scores were, or before
+      Vec even[NV], odd[NV];
+      weigh_key<NV>(scores + k * NV * kLanes, factors, shift, even);
+      HEED_UNROLL
+      for (int j = 0; j < NV; ++j) odd[j] = zero();
+      if (k + 1 < v.end) weigh_key<NV>(scores + (k + 1) * NV * kLanes, factors, shift, odd);
+      HEED_UNROLL
+      for (int j = 0; j < NV; ++j) {
+        const IVec pair = pack_bf16_pairs(even[j], odd[j]);
+        sum[j] = add(sum[j], add(low_of_pairs(pair), high_of_pairs(pair)));  // of the rounded weights, so that the bias cancels
+        store(scores + (k / 2 * NV + j) * kLanes, as_float(pair));
+      }
+    }
+  }
+  HEED_UNROLL
+  for (int j = 0; j < NV; ++j) store(b.sum + j * kLanes, add(load(b.sum + j * kLanes), sum[j]));
+}
