@@ -7,7 +7,7 @@ namespace heed::kernels {
 namespace {
 
 template <class Kernels>
-auto find(const Kernels* kernels, DType q, DType kv) noexcept -> decltype(kernels->by_type[0][0]) {
+auto find(const Kernels* kernels, DType q, DType kv) noexcept {
   const auto row = static_cast<std::size_t>(q);
   const auto column = static_cast<std::size_t>(kv);
   return kernels != nullptr && row < 3 && column < 3 ? kernels->by_type[row][column] : nullptr;
@@ -16,5 +16,7 @@ auto find(const Kernels* kernels, DType q, DType kv) noexcept -> decltype(kernel
 }  // namespace
 
 const WideKernel* wide_kernel(base::Isa isa, DType q, DType kv) noexcept { return find(wide_kernels_of(isa), q, kv); }
+
+const NarrowKernel* narrow_kernel(base::Isa isa, DType q, DType kv) noexcept { return find(narrow_kernels_of(isa), q, kv); }
 
 }  // namespace heed::kernels

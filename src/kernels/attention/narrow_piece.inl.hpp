@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// One piece of a narrow problem: its visible tiles, where its keys lie, its scratch, and the packed queries.
+
+namespace decode {
+
+constexpr int kTiles = static_cast<int>(kPieceKeys) / kBlockKeys;
+/// Keys scored while their K rows are in the first-level cache, and rows gathered at a time where the last axis is strided.
+constexpr int kChunkKeys = 16;
+constexpr float kLog2E = 1.44269504088896340736F;
+constexpr float kMinusInfinity = -__builtin_inff();
+
+/// Visible keys of one block. `first` counts from the start of the piece.
+struct Tile {
+  int first;
+  int keys;
+  const std::uint64_t* bits;  // null: every row sees every key
+};
+
+struct Piece {
+  std::int64_t first_key = 0;
+  int keys = 0;  // that exist in the piece
+  int rows = 0;
+  int tile_count = 0;
+  Tile tiles[kTiles] = {};
+  bool may_hide[kTiles] = {};     // some slot of the tile is masked: by bits, or by a bias of -inf
+  std::int64_t q_stride = 0;      // D in whole lines
+  std::int64_t v_stride = 0;      // Dv in whole lines
+  float* q = nullptr;             // [rows][q_stride], zeros behind D
+  float* scores = nullptr;        // [rows][kPieceKeys], then the weights
+  std::uint64_t* shown = nullptr; // [rows][kTiles], bit j: the row sees key j of the tile; set where may_hide
+  int chunk_keys = 0;             // keys in whole chunks: the last key's rows are repeated up to there
+  const void** k = nullptr;       // [chunk_keys] row of each key
+  const void** v = nullptr;       // [chunk_keys + kChunkKeys], right behind k, so that one stream of prefetches runs through both
+  float* gathered = nullptr;      // [kChunkKeys][max(q_stride, v_stride)]
+};
+
+HEED_INLINE std::int64_t whole_lines(std::int64_t floats) { return (floats + 15) / 16 * 16; }
+HEED_INLINE std::int64_t largest(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+HEED_INLINE std::int64_t smallest(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+HEED_INLINE std::int64_t rows_of(const ForwardProblem& problem) { return problem.q.tokens * problem.q.group; }
+
+static std::int64_t scratch_bytes(const ForwardProblem& problem) noexcept {
+  const std::int64_t rows = rows_of(problem);
+  const std::int64_t q_stride = whole_lines(problem.head_dim);
+  const std::int64_t v_stride = whole_lines(problem.value_dim);
+  const std::int64_t floats = rows * q_stride + rows * kPieceKeys + kChunkKeys * largest(q_stride, v_stride);
+  return floats * 4 + (2 * kPieceKeys + kChunkKeys) * 8 + rows * kTiles * 8;
+}
+
+/// The run that holds `block` or, if none does, the first one behind it.
+static std::int64_t find_run(const TilePlan& plan, std::int64_t block) {
+  std::int64_t low = plan.run_begin[0];
+  std::int64_t high = plan.run_begin[1];
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (plan.runs[middle].first_block + plan.runs[middle].block_count > block) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+static void find_tiles(const TilePlan& plan, Piece& p) {
+  const std::int64_t first_block = p.first_key / kBlockKeys;
+  std::int64_t run = find_run(plan, first_block);
+  for (int i = 0; i * kBlockKeys < p.keys; ++i) {
+    const std::int64_t block = first_block + i;
+    while (run < plan.run_begin[1] && plan.runs[run].first_block + plan.runs[run].block_count <= block) ++run;
+    if (run == plan.run_begin[1]) return;
+    const TileRun& r = plan.runs[run];
+    if (r.first_block > block) continue;
+    const int first = i * kBlockKeys;
+    const int keys = static_cast<int>(smallest(kBlockKeys, p.keys - first));
+    p.tiles[p.tile_count++] = {first, keys, r.bits < 0 ? nullptr : plan.bits + r.bits * kBlockKeys};
+  }
+}
+
+static Piece make_piece(const ForwardProblem& problem, std::int64_t piece, std::byte* scratch) {
+  Piece p;
+  p.first_key = piece * kPieceKeys;
+  p.keys = static_cast<int>(largest(0, smallest(kPieceKeys, problem.plan->keys - p.first_key)));
+  p.rows = static_cast<int>(rows_of(problem));
+  p.q_stride = whole_lines(problem.head_dim);
+  p.v_stride = whole_lines(problem.value_dim);
+  p.q = reinterpret_cast<float*>(scratch);
+  p.scores = p.q + p.rows * p.q_stride;
+  p.gathered = p.scores + p.rows * kPieceKeys;
+  p.k = reinterpret_cast<const void**>(p.gathered + kChunkKeys * largest(p.q_stride, p.v_stride));
+  p.chunk_keys = (p.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys;
+  p.v = p.k + p.chunk_keys;
+  p.shown = reinterpret_cast<std::uint64_t*>(p.v + p.chunk_keys + kChunkKeys);
+  find_tiles(*problem.plan, p);
+  return p;
+}
+
+/// Writes the row of every key of the piece, segment by segment.
+template <class T>
+static void locate_keys(const KvRows& kv, Piece& p) {
+  int key = 0;
+  std::int64_t begin = 0;  // first key of the segment
+  for (std::int64_t s = 0; key < p.keys; ++s) {
+    const KvSegment& segment = kv.segments[s];
+    const std::int64_t end = begin + segment.rows;
+    for (; key < p.keys && p.first_key + key < end; ++key) {
+      const std::int64_t row = p.first_key + key - begin;
+      p.k[key] = static_cast<const T*>(segment.k) + row * segment.k_row_stride;
+      p.v[key] = static_cast<const T*>(segment.v) + row * segment.v_row_stride;
+    }
+    begin = end;
+  }
+  for (; key < p.chunk_keys; ++key) p.k[key] = p.k[key - 1];
+  for (key = p.keys; key < p.chunk_keys + kChunkKeys; ++key) p.v[key] = p.v[key - 1];
+}
+
+/// to[i] = from[i * stride] as float, zeros up to `padded`.
+template <class T>
+HEED_INLINE void widen_row(float* to, const T* from, std::int64_t stride, std::int64_t count, std::int64_t padded) {
+  std::int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kLanes <= count; i += kLanes) store(to + i, loadu(from + i));
+  }
+  for (; i < count; ++i) to[i] = widen(from[i * stride]);
+  for (; i < padded; ++i) to[i] = 0.0F;
+}
+
+template <class T>
+static void pack_queries_of(const ForwardProblem& problem, const Piece& p, Vec factor) {
+  const QueryRows& q = problem.q;
+  for (int r = 0; r < p.rows; ++r) {
+    const T* from = static_cast<const T*>(q.data) + r / q.group * q.token_stride + r % q.group * q.head_stride;
+    float* to = p.q + r * p.q_stride;
+    widen_row(to, from, q.dim_stride, problem.head_dim, p.q_stride);
+    for (std::int64_t d = 0; d < p.q_stride; d += kLanes) store(to + d, mul(load(to + d), factor));
+  }
+}
+
+/// Queries in float32, times what turns a product into a score: in units of log2, or of the softcap.
+static void pack_queries(const ForwardProblem& problem, const Piece& p) {
+  const Scoring& s = problem.scoring;
+  const Vec factor = set1(s.softcap > 0.0F ? s.scale / s.softcap : s.scale * kLog2E);
+  switch (problem.q.dtype) {
+    case DType::kBFloat16: return pack_queries_of<bfloat16>(problem, p, factor);
+    case DType::kFloat16: return pack_queries_of<float16>(problem, p, factor);
+    default: return pack_queries_of<float>(problem, p, factor);
+  }
+}
+
+}  // namespace decode

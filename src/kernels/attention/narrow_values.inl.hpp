@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// out[row][:] = sum of weight * V row over the visible tiles of a piece.
+
+namespace decode {
+
+/// V rows worked on at a time stay in the first-level cache while every group of rows and columns passes over them.
+constexpr std::int64_t kValueBlockBytes = 24 * 1024;
+/// V vectors per pass, so that rows x vectors fill the accumulators.
+template <int kRows>
+constexpr int kColumnVectors = kRows == 1 ? 8 : kSums / (kRows == 3 ? 4 : kRows);
+
+/// Some keys of one tile.
+struct Block {
+  const void* const* v;  // their rows
+  const float* weights;  // [rows][kPieceKeys]
+  int keys;
+};
+
+/// out[row][0 .. kVectors) += weights V for kRows rows. `v_offset`: first column. n < kLanes: columns of a single, partial vector.
+template <class T, int kRows, int kVectors>
+HEED_INLINE void add_columns(const Block& block, std::int64_t column, int n, float* out, std::int64_t out_stride) {
+  Vec sums[kRows][kVectors];
+  const bool partial = kVectors == 1 && n < kLanes;
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVectors; ++c) {
+      const float* at = out + r * out_stride + column + c * kLanes;
+      sums[r][c] = partial ? load_partial(at, n) : loadu(at);
+    }
+  }
+  for (int key = 0; key < block.keys; ++key) {
+    const T* v = static_cast<const T*>(block.v[key]) + column;
+    Vec y[kVectors];
+    for (int c = 0; c < kVectors; ++c) y[c] = partial ? load_partial(v, n) : loadu(v + c * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      Vec weight = set1(block.weights[r * kPieceKeys + key]);
+      keep(weight);
+      for (int c = 0; c < kVectors; ++c) sums[r][c] = fma(weight, y[c], sums[r][c]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVectors; ++c) {
+      float* at = out + r * out_stride + column + c * kLanes;
+      if (partial) {
+        store_partial(at, sums[r][c], n);
+      } else {
+        storeu(at, sums[r][c]);
+      }
+    }
+  }
+}
+
+template <class T, int kRows>
+static void add_rows(const Block& block, std::int64_t dim, float* out) {
+  constexpr int kVectors = kColumnVectors<kRows>;
+  std::int64_t column = 0;
+  for (; column + kVectors * kLanes <= dim; column += kVectors * kLanes) {
+    add_columns<T, kRows, kVectors>(block, column, kLanes, out, dim);
+  }
+  for (; column + kLanes <= dim; column += kLanes) add_columns<T, kRows, 1>(block, column, kLanes, out, dim);
+  if (column < dim) add_columns<T, kRows, 1>(block, column, static_cast<int>(dim - column), out, dim);
+}
+
+HEED_INLINE Block from_row(const Block& block, int r) { return {block.v, block.weights + r * kPieceKeys, block.keys}; }
+
+template <class T>
+static void add_block(const Block& block, int rows, std::int64_t dim, float* out) {
+  int r = 0;
+  if constexpr (kTileRows == 4) {
+    for (; r + 4 <= rows; r += 4) add_rows<T, 4>(from_row(block, r), dim, out + r * dim);
+    if (r + 3 == rows) return add_rows<T, 3>(from_row(block, r), dim, out + r * dim);
+  }
+  for (; r + 2 <= rows; r += 2) add_rows<T, 2>(from_row(block, r), dim, out + r * dim);
+  if (r < rows) add_rows<T, 1>(from_row(block, r), dim, out + r * dim);
+}
+
+template <class T>
+static bool has_non_finite(const Block& block, std::int64_t dim) {
+  for (int key = 0; key < block.keys; ++key) {
+    const T* v = static_cast<const T*>(block.v[key]);
+    std::int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes) {
+      if (!all(is_finite(loadu(v + d)))) return true;
+    }
+    if (d < dim && !all(is_finite(load_partial(v + d, static_cast<int>(dim - d))))) return true;
+  }
+  return false;
+}
+
+/// The same sums in the same order, but without the keys that a row does not see: 0 * NaN is NaN.
+template <class T>
+static void add_shown(const Block& block, const Piece& p, int t, int first, std::int64_t dim, float* out) {
+  for (int r = 0; r < p.rows; ++r) {
+    const std::uint64_t shown = p.shown[r * kTiles + t] >> first;
+    for (int key = 0; key < block.keys; ++key) {
+      if ((shown >> key & 1U) == 0) continue;
+      const T* v = static_cast<const T*>(block.v[key]);
+      const Vec weight = set1(block.weights[r * kPieceKeys + key]);
+      float* to = out + r * dim;
+      std::int64_t d = 0;
+      for (; d + kLanes <= dim; d += kLanes) storeu(to + d, fma(weight, loadu(v + d), loadu(to + d)));
+      if (d == dim) continue;
+      const int n = static_cast<int>(dim - d);
+      store_partial(to + d, fma(weight, load_partial(v + d, n), load_partial(to + d, n)), n);
+    }
+  }
+}
+
+template <class T>
+static void add_block_checked(const Block& block, const Piece& p, int t, int first, std::int64_t dim, float* out) {
+  if (p.may_hide[t] && has_non_finite<T>(block, dim)) return add_shown<T>(block, p, t, first, dim, out);
+  add_block<T>(block, p.rows, dim, out);
+}
+
+template <class T>
+static void add_gathered(const ForwardProblem& problem, const Piece& p, int t, float* out) {
+  const Tile& tile = p.tiles[t];
+  const std::int64_t dim = problem.value_dim;
+  for (int first = 0; first < tile.keys; first += kChunkKeys) {
+    const int keys = static_cast<int>(smallest(kChunkKeys, tile.keys - first));
+    const void* rows[kChunkKeys];
+    for (int j = 0; j < keys; ++j) {
+      float* row = p.gathered + j * p.v_stride;
+      widen_row(row, static_cast<const T*>(p.v[tile.first + first + j]), problem.kv.v_dim_stride, dim, p.v_stride);
+      rows[j] = row;
+    }
+    add_block_checked<float>({rows, p.scores + tile.first + first, keys}, p, t, first, dim, out);
+  }
+}
+
+template <class T>
+static void add_values(const ForwardProblem& problem, const Piece& p, float* out) {
+  const std::int64_t dim = problem.value_dim;
+  for (std::int64_t i = 0; i < p.rows * dim; ++i) out[i] = 0.0F;
+  const std::int64_t fitting = kValueBlockBytes / (dim * static_cast<std::int64_t>(sizeof(T))) / 4 * 4;
+  const int block_keys = static_cast<int>(largest(4, smallest(kBlockKeys, fitting)));
+  for (int t = 0; t < p.tile_count; ++t) {
+    if (problem.kv.v_dim_stride != 1) {
+      add_gathered<T>(problem, p, t, out);
+      continue;
+    }
+    const Tile& tile = p.tiles[t];
+    for (int first = 0; first < tile.keys; first += block_keys) {
+      const int keys = static_cast<int>(smallest(block_keys, tile.keys - first));
+      const int key = tile.first + first;
+      for (int j = key + keys; j < smallest(key + 2 * keys, p.chunk_keys); ++j) prefetch_row<T>(p.v[j], dim);
+      add_block_checked<T>({p.v + key, p.scores + key, keys}, p, t, first, dim, out);
+    }
+  }
+}
+
+}  // namespace decode
