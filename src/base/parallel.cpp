@@ -90,4 +90,14 @@ void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* con
 #endif
 }
 
+#if defined(HEED_STD_THREADS)
+SerialOpenMp::SerialOpenMp() noexcept : previous_threads_(1) {}
+SerialOpenMp::~SerialOpenMp() = default;
+bool SerialOpenMp::works() noexcept { return false; }
+#else
+SerialOpenMp::SerialOpenMp() noexcept : previous_threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
+SerialOpenMp::~SerialOpenMp() { omp_set_num_threads(previous_threads_); }
+bool SerialOpenMp::works() noexcept { return true; }
+#endif
+
 }  // namespace heed::base

@@ -17,6 +17,21 @@ void set_num_threads(int n);
 using TaskFunction = void (*)(void* context, std::int64_t task, int thread) noexcept;
 void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context);
 
+/// While it lives, OpenMP regions that another library (oneDNN) opens from this thread stay on this thread: a task of run_tasks must not
+/// start a second team, least of all when run_tasks itself had one thread and no region.
+class SerialOpenMp {
+ public:
+  SerialOpenMp() noexcept;
+  ~SerialOpenMp();
+  SerialOpenMp(const SerialOpenMp&) = delete;
+  SerialOpenMp& operator=(const SerialOpenMp&) = delete;
+  /// False in a HEED_STD_THREADS build, where nobody can hold the other library back.
+  [[nodiscard]] static bool works() noexcept;
+
+ private:
+  int previous_threads_;
+};
+
 /// body(task, thread) for task = 0 .. tasks-1, handed out in rising order to whichever thread is free (put long tasks first);
 /// thread < threads names a scratch slot. The body must not throw: reserve memory before. Results must not depend on `thread`.
 template <class Body>

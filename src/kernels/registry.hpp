@@ -6,6 +6,7 @@
 #include "kernels/attention/tables.hpp"
 #include "kernels/bench/peak.hpp"
 #include "kernels/elementwise/elementwise.hpp"
+#include "kernels/linear/linear.hpp"
 
 namespace heed::kernels {
 

@@ -14,6 +14,7 @@ HEED_INLINE Vec iota() { return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0); }
 /// Keeps a broadcast in a register, so that it is loaded once for all FMAs that use it.
 HEED_INLINE void keep(Vec& x) { asm("" : "+x"(x)); }
 HEED_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+HEED_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 HEED_INLINE IVec iset1(std::int32_t x) { return _mm256_set1_epi32(x); }
 HEED_INLINE IVec iadd(IVec a, IVec b) { return _mm256_add_epi32(a, b); }
@@ -154,3 +155,21 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return as_float(shift_left<23>(iadd(to_int(floor), iset1(127))));
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale scale) { return mul(p, scale); }
+
+// --- quantised blocks
+
+/// Four float16 in 8 bytes.
+HEED_INLINE void widen_four_halves(float* to, const void* halves) { _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(static_cast<const __m128i*>(halves)))); }
+/// a + b where set, else a.
+HEED_INLINE Vec add_where(Mask m, Vec a, Vec b) { return add(a, _mm256_and_ps(as_float(m), b)); }
+/// scale * q + offset for the 16 values of q.
+struct Levels16 {
+  Vec scale, offset;
+};
+HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {scale, offset}; }
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) {
+  return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset);
+}
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) {
+  return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset);
+}

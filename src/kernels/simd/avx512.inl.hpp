@@ -18,6 +18,7 @@ HEED_INLINE void keep([[maybe_unused]] Vec& x) {
 #endif
 }
 HEED_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+HEED_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 HEED_INLINE __mmask16 low_mask(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
 HEED_INLINE Vec load(const float* p) { return _mm512_load_ps(p); }
@@ -141,3 +142,17 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return x;
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale x) { return _mm512_scalef_ps(p, x); }
+
+// --- quantised blocks
+
+/// Four float16 in 8 bytes.
+HEED_INLINE void widen_four_halves(float* to, const void* halves) { _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(static_cast<const __m128i*>(halves)))); }
+/// a + b where set, else a.
+HEED_INLINE Vec add_where(Mask m, Vec a, Vec b) { return _mm512_mask_add_ps(a, m, a, b); }
+/// scale * q + offset for the 16 values of q, as a table: a nibble then costs one permutation, which ignores the upper index bits.
+struct Levels16 {
+  Vec table;
+};
+HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {fma(iota(), scale, offset)}; }
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) { return _mm512_permutexvar_ps(bytes, levels.table); }
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) { return _mm512_permutexvar_ps(shift_right<4>(bytes), levels.table); }

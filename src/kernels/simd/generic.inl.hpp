@@ -15,6 +15,7 @@ HEED_INLINE Vec set1(float x) { return Vec{x, x, x, x}; }
 HEED_INLINE Vec iota() { return Vec{0.0F, 1.0F, 2.0F, 3.0F}; }
 HEED_INLINE void keep(Vec&) {}
 HEED_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+HEED_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 HEED_INLINE Vec loadu(const float* p) {
   Vec x;
@@ -150,3 +151,27 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return as_float(shift_left<23>(iadd(to_int(floor), iset1(127))));
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale scale) { return p * scale; }
+
+// --- quantised blocks
+
+/// Four float16 in 8 bytes.
+HEED_INLINE void widen_four_halves(float* to, const void* halves) {
+  for (int i = 0; i < 4; ++i) {
+    float16 half;
+    __builtin_memcpy(&half, static_cast<const char*>(halves) + 2 * i, 2);
+    to[i] = widen(half);
+  }
+}
+/// a + b where set, else a.
+HEED_INLINE Vec add_where(Mask m, Vec a, Vec b) { return add(a, as_float(iand(m, as_int(b)))); }
+/// scale * q + offset for the 16 values of q.
+struct Levels16 {
+  Vec scale, offset;
+};
+HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {scale, offset}; }
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) {
+  return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset);
+}
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) {
+  return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset);
+}

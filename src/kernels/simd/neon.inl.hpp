@@ -13,6 +13,7 @@ HEED_INLINE Vec set1(float x) { return vdupq_n_f32(x); }
 HEED_INLINE Vec iota() { return Vec{0.0F, 1.0F, 2.0F, 3.0F}; }
 HEED_INLINE void keep(Vec& x) { asm("" : "+w"(x)); }
 HEED_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+HEED_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 HEED_INLINE Vec load(const float* p) { return vld1q_f32(p); }
 HEED_INLINE Vec loadu(const float* p) { return vld1q_f32(p); }
@@ -159,3 +160,21 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return as_float(shift_left<23>(iadd(to_int(floor), iset1(127))));
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale scale) { return mul(p, scale); }
+
+// --- quantised blocks
+
+/// Four float16 in 8 bytes.
+HEED_INLINE void widen_four_halves(float* to, const void* halves) { storeu(to, widen_float16(load_4_halves(halves))); }
+/// a + b where set, else a.
+HEED_INLINE Vec add_where(Mask m, Vec a, Vec b) { return add(a, select(m, b, zero())); }
+/// scale * q + offset for the 16 values of q.
+struct Levels16 {
+  Vec scale, offset;
+};
+HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {scale, offset}; }
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) {
+  return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset);
+}
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) {
+  return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset);
+}
