@@ -150,10 +150,8 @@ class Parser {
   [[noreturn]] void fail(const std::string& expected) {
     base::throw_invalid("Mask::parse", "text", expected + " at column " + std::to_string(column()), found());
   }
-  std::size_t column() noexcept {
-    skip_space();
-    return at_ + 1;
-  }
+  /// Every look-ahead has skipped the spaces by now.
+  [[nodiscard]] std::size_t column() const noexcept { return at_ + 1; }
   std::string found() {
     constexpr std::size_t kMostShown = 40;
     if (at_end()) return "the end";

@@ -202,19 +202,21 @@ inline Model random_plain_leaf(Choices& choices, const Call& call) {
 
 inline Model random_tensor_leaf(Choices& choices, const Call& call) {
   const auto axis = [&](std::int64_t size) { return choices.below(2) == 0 ? 1 : size; };
+  // Rows and keys may also reach past the tensor.
+  const auto short_axis = [&](std::int64_t size) { return choices.below(2) == 0 ? axis(size) : choices.below(size + 1); };
   switch (choices.below(3)) {
     case 0: return random_documents(choices, call);
     case 1: {
-      const std::int64_t block = 1 + choices.below(70);
-      const std::int64_t blocks = (call.tokens + call.keys) / block + choices.below(2);
+      const std::int64_t block = choices.below(3) == 0 ? 64 : 1 + choices.below(70);
+      const std::int64_t blocks = short_axis((call.tokens + call.keys) / block + 1);
       const std::int64_t heads = axis(call.heads);
       return block_sparse_model(random_bools(choices, {heads, blocks, blocks}), block);
     }
     default: {
       const std::int64_t batch = axis(call.batch);
       const std::int64_t heads = axis(call.heads);
-      const std::int64_t tokens = axis(call.tokens);
-      return from_tensor_model(random_bools(choices, {batch, heads, tokens, axis(call.keys)}));
+      const std::int64_t tokens = short_axis(call.tokens);
+      return from_tensor_model(random_bools(choices, {batch, heads, tokens, short_axis(call.keys)}));
     }
   }
 }

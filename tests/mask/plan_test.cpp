@@ -127,6 +127,19 @@ TEST(PlanForm, ShortLastTileIsPartOfAFullRun) {
   EXPECT_LT(set.plan(0, 0).runs[0].bits, 0);
 }
 
+TEST(PlanForm, FullRunsWithAGapStayApart) {
+  const Model model = sink_tokens_model(64) | sliding_window_model(128);
+  EXPECT_EQ(compare_plans(model, {{{1, 320, 319}}, 1, 1, 1}), "");
+  EXPECT_EQ(PlanSet(model.mask, std::vector<Geometry>{{1, 320, 319}}, 1, 1, 1).plan(0, 0).run_begin[1], 2);
+}
+
+/// Row block i sees exactly tile i, so that the runs of neighbouring row blocks touch.
+TEST(PlanForm, RunsDoNotReachIntoTheNextRowBlock) {
+  std::vector<std::int64_t> ids(256);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i / 64);
+  EXPECT_EQ(compare_plans(documents_model({ids}), {{{256, 256, 0}}, 1, 1, 64}), "");
+}
+
 TEST(Transpose, AgreesWithBitByBit) {
   std::mt19937_64 engine(11);
   std::uint64_t words[64];
