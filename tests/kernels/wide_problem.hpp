@@ -90,29 +90,29 @@ struct WideResult {
 
 class WideProblem {
  public:
-  explicit WideProblem(WideCase c) : c(std::move(c)) {
-    rows = this->c.tokens * this->c.group;
-    std::mt19937_64 engine(this->c.seed);
+  explicit WideProblem(WideCase wide_case) : c(std::move(wide_case)) {
+    rows = c.tokens * c.group;
+    std::mt19937_64 engine(c.seed);
     std::normal_distribution<float> normal;
     const auto fill = [&](Rows& x, DType dtype, std::int64_t count, std::int64_t dims, double magnitude) {
-      x = Rows(dtype, count, dims, this->c.row_padding, this->c.dim_stride);
+      x = Rows(dtype, count, dims, c.row_padding, c.dim_stride);
       for (std::int64_t r = 0; r < count; ++r) {
         for (std::int64_t d = 0; d < dims; ++d) x.set(r, d, normal(engine) * static_cast<float>(magnitude));
       }
     };
-    fill(q, this->c.q, rows, this->c.head_dim, this->c.magnitude);
-    fill(k, this->c.kv, this->c.keys, this->c.head_dim, 1.0);
-    fill(v, this->c.kv, this->c.keys, this->c.value_dim, 1.0);
-    out = Rows(this->c.q, rows, this->c.value_dim, this->c.row_padding, this->c.dim_stride);
-    const DType bias_type = this->c.bias_16bit ? this->c.q : DType::kFloat32;
-    bias = Rows(bias_type, rows, this->c.keys, 3, 1);
+    fill(q, c.q, rows, c.head_dim, c.magnitude);
+    fill(k, c.kv, c.keys, c.head_dim, 1.0);
+    fill(v, c.kv, c.keys, c.value_dim, 1.0);
+    out = Rows(c.q, rows, c.value_dim, c.row_padding, c.dim_stride);
+    const DType bias_type = c.bias_16bit ? c.q : DType::kFloat32;
+    bias = Rows(bias_type, rows, c.keys, 3, 1);
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t j = 0; j < this->c.keys; ++j) {
-        const bool masks = this->c.bias_masks && engine() % 3 == 0;
+      for (std::int64_t j = 0; j < c.keys; ++j) {
+        const bool masks = c.bias_masks && engine() % 3 == 0;
         bias.set(r, j, masks ? -std::numeric_limits<float>::infinity() : normal(engine));
       }
     }
-    for (std::int32_t h = 0; h < this->c.group; ++h) {
+    for (std::int32_t h = 0; h < c.group; ++h) {
       slopes.push_back(0.5F / static_cast<float>(h + 1));
       sinks.push_back(static_cast<float>(4 * h) - 2.0F);
     }

@@ -30,7 +30,7 @@ class Wide : public testing::TestWithParam<base::Isa> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Isas, Wide, testing::ValuesIn(isas_here()),
-                         [](const auto& info) { return std::string(base::to_string(info.param)); });
+                         [](const auto& isa) { return std::string(base::to_string(isa.param)); });
 
 /// Error at most twice that of the plain program, plus 1e-6 of the largest reference value.
 void expect_accurate(const WideKernel& kernel, const WideCase& wide_case, const std::string& what) {

@@ -139,6 +139,28 @@ static void find_rows(const KvRows& kv, SegmentCursor& cursor, KeyTile& tile) no
   }
 }
 
+/// Brings the next key tile's rows into L2 while this one is computed, a few lines at a time. The hardware's prefetchers stop at a page's
+/// end, so rows a page apart ([B, L, H, D] with 4 KB tokens) would each be waited for: 73 % of the peak became 79 %.
+struct Prefetcher {
+  KeyTile rows;
+  std::int64_t key_bytes, value_bytes;  ///< of a row
+  std::int64_t offset;                  ///< into the row at hand
+  int row;                              ///< 0 .. 2 * rows.count: keys, then values
+  int lines_per_step;
+};
+
+HEED_INLINE void prefetch_some(Prefetcher& f) {
+  for (int i = 0; i < f.lines_per_step && f.row < 2 * f.rows.count; ++i) {
+    const bool is_key = f.row < f.rows.count;
+    const std::byte* row = is_key ? f.rows.keys[f.row] : f.rows.values[f.row - f.rows.count];
+    prefetch_to_l2(row + f.offset);
+    f.offset += 64;
+    if (f.offset < (is_key ? f.key_bytes : f.value_bytes)) continue;
+    f.offset = 0;
+    ++f.row;
+  }
+}
+
 /// Copies rows to `to` [count][row_floats], widened; the padding up to `padded` elements is 0.
 static void widen_rows(const std::byte** rows, int count, DType dtype, std::int64_t stride, std::int64_t elements,
                        std::int64_t padded, float* to, std::int64_t row_floats) noexcept {

@@ -10,7 +10,8 @@ struct RowBlock {
   float* out;       ///< [padded Dv][vectors * kLanes]
   float* max;       ///< reference the weights are scaled to, log2 domain; -inf until a row meets a key
   float* true_max;  ///< log2 domain
-  float* sum;
+  float* sum;        ///< of the weights as they meet V: rounded ones, where those are rounded, so that the rounding cancels in the quotient
+  float* exact_sum;  ///< of the weights before that; for lse
   float* slopes;    ///< ALiBi, times log2(e)
   float* positions; ///< of the rows, relative to the key tile at hand
   std::int64_t first_row;
@@ -95,9 +96,10 @@ static Visible visible_range(const RowBlock& b, const std::uint64_t* bits, int c
 
 /// Scores of the visible keys; register tiles that no row sees get -inf.
 template <class Product, int NV>
-static void score_keys(const RowBlock& b, const KeyTile& tile, const Visible& v, std::int64_t words, float* scores,
+static void score_keys(const RowBlock& b, const KeyTile& tile, const Visible& v, std::int64_t words, Prefetcher& ahead, float* scores,
                        Vec (&max_of)[NV]) noexcept {
   for (int k = v.begin; k < v.end; k += kTileBroadcasts) {
+    prefetch_some(ahead);
     float* to = scores + k * NV * kLanes;
     std::uint64_t seen = v.bits == nullptr ? 1U : 0U;
     for (int i = k; v.bits != nullptr && i < v.end && i < k + kTileBroadcasts; ++i) seen |= v.bits[i];
@@ -163,6 +165,7 @@ static void move_reference(RowBlock& b, std::int64_t padded_dims, const Vec (&ma
     if (b.fresh) continue;
     const Vec factor = select(moves, exp2(sub(old, max_of[j])), set1(1.0F));
     store(b.sum + j * kLanes, mul(factor, load(b.sum + j * kLanes)));
+    store(b.exact_sum + j * kLanes, mul(factor, load(b.exact_sum + j * kLanes)));
     for (std::int64_t d = 0; d < padded_dims; ++d) {
       float* o = b.out + (d * NV + j) * kLanes;
       store(o, mul(factor, load(o)));
@@ -180,12 +183,12 @@ HEED_INLINE void weigh_key(const float* scores, Vec factor, const Vec (&shift)[N
 /// Scores to weights, in place; adds them up. `factor` 1 where the scores are in the log2 domain already.
 template <class Product, int NV>
 [[gnu::noinline]] static void weigh(RowBlock& b, const Visible& v, float factor, float* scores) noexcept {
-  Vec shift[NV], sum[NV];
+  Vec shift[NV], sum[NV], exact_sum[NV];
   HEED_UNROLL
   for (int j = 0; j < NV; ++j) {
     const Vec m = load(b.max + j * kLanes);
     shift[j] = select(cmp_eq(m, set1(-__builtin_inff())), zero(), neg(m));  // a row without keys yet: -inf - 0, never -inf - -inf
-    sum[j] = zero();
+    sum[j] = exact_sum[j] = zero();
   }
   const Vec factors = set1(factor);
   if constexpr (Product::kElements == 1) {
@@ -194,7 +197,7 @@ template <class Product, int NV>
       weigh_key<NV>(scores + k * NV * kLanes, factors, shift, weight);
       HEED_UNROLL
       for (int j = 0; j < NV; ++j) {
-        sum[j] = add(sum[j], weight[j]);
+        exact_sum[j] = add(exact_sum[j], weight[j]);
         store(scores + (k * NV + j) * kLanes, weight[j]);
       }
     }
@@ -208,11 +211,16 @@ template <class Product, int NV>
       HEED_UNROLL
       for (int j = 0; j < NV; ++j) {
         const IVec pair = pack_bf16_pairs(even[j], odd[j]);
-        sum[j] = add(sum[j], add(low_of_pairs(pair), high_of_pairs(pair)));  // of the rounded weights, so that the bias cancels
+        sum[j] = add(sum[j], add(low_of_pairs(pair), high_of_pairs(pair)));
+        exact_sum[j] = add(exact_sum[j], add(even[j], odd[j]));
         store(scores + (k / 2 * NV + j) * kLanes, as_float(pair));
       }
     }
   }
   HEED_UNROLL
-  for (int j = 0; j < NV; ++j) store(b.sum + j * kLanes, add(load(b.sum + j * kLanes), sum[j]));
+  for (int j = 0; j < NV; ++j) {
+    if constexpr (Product::kElements == 1) sum[j] = exact_sum[j];
+    store(b.sum + j * kLanes, add(load(b.sum + j * kLanes), sum[j]));
+    store(b.exact_sum + j * kLanes, add(load(b.exact_sum + j * kLanes), exact_sum[j]));
+  }
 }

@@ -49,12 +49,14 @@ template <class Product, int NV>
     }
   }
   HEED_UNROLL
-  for (int i = 0; i < kTileBroadcasts; ++i) {
+  for (int j = 0; j < NV; ++j) {
+    Vec top = max_of[j];  // a copy: `scores` might alias max_of
     HEED_UNROLL
-    for (int j = 0; j < NV; ++j) {
+    for (int i = 0; i < kTileBroadcasts; ++i) {
       store(scores + (i * NV + j) * kLanes, c[i][j]);
-      max_of[j] = max(max_of[j], c[i][j]);
+      top = max(top, c[i][j]);
     }
+    max_of[j] = top;
   }
 }
 
