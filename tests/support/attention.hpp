@@ -70,7 +70,9 @@ inline Forward run_forward(const TensorView& q, const TensorView& k, const Tenso
 }
 
 /// The same inputs, widened, through the float64 reference.
-inline Forward run_exact(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
+inline Forward run_exact(const TensorView& q, const TensorView& k, const TensorView& v, AttentionOptions options) {
+  const Tensor bias = options.bias ? convert(options.bias, DType::kFloat64) : Tensor();
+  options.bias = bias;
   return run_forward(convert(q, DType::kFloat64), convert(k, DType::kFloat64), convert(v, DType::kFloat64), options);
 }
 
