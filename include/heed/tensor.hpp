@@ -156,7 +156,8 @@ class HEED_API Tensor {
   DType dtype_ = DType::kFloat32;
 };
 
-/// A copy of `source` in another dtype (or the same), compact and row-major; rounds to nearest even.
+/// A copy of `source` in another dtype (or the same), compact and row-major; rounds to nearest even. Exact between integer types;
+/// integers saturate, and a NaN becomes 0 there. int64 beyond 2^53 reaches floating types through float64. Throws InvalidArgument for no tensor.
 [[nodiscard]] HEED_API Tensor convert(const TensorView& source, DType dtype);
 
 }  // namespace heed

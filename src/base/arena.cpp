@@ -67,7 +67,10 @@ Arena& arena() {
 
 }  // namespace
 
-Scratch::Scratch(std::int64_t bytes) : data_(nullptr), bytes_(round_up_to_line(bytes > 0 ? bytes : 1)) {
+Scratch::Scratch(std::int64_t bytes) : data_(nullptr), bytes_(0) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;  // far above any address space, far below an overflow of the sums
+  if (bytes > kMost) throw std::bad_alloc();
+  bytes_ = round_up_to_line(bytes > 0 ? bytes : 1);
   data_ = arena().push(bytes_);
 }
 

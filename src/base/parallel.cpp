@@ -41,6 +41,14 @@ int default_threads() {
 #endif
 }
 
+/// Inside a region, ours or somebody else's, or in a forked child; a number of threads that was asked for before does not change that.
+bool must_be_serial() {
+#if !defined(HEED_STD_THREADS)
+  if (omp_in_parallel() != 0) return true;
+#endif
+  return inside_region || forked.load(std::memory_order_relaxed);
+}
+
 /// Takes tasks until none is left.
 void work(std::atomic<std::int64_t>& next, std::int64_t tasks, int thread, TaskFunction function, void* context) {
   const DefaultFloatingPoint environment;
@@ -58,10 +66,7 @@ void work(std::atomic<std::int64_t>& next, std::int64_t tasks, int thread, TaskF
 
 int num_threads() {
   watch_forks();
-  if (inside_region || forked.load(std::memory_order_relaxed)) return 1;
-#if !defined(HEED_STD_THREADS)
-  if (omp_in_parallel() != 0) return 1;
-#endif
+  if (must_be_serial()) return 1;
   return requested_threads > 0 ? requested_threads : default_threads();
 }
 
@@ -73,7 +78,7 @@ void set_num_threads(int n) {
 void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context) {
   std::atomic<std::int64_t> next{0};
   if (threads > tasks) threads = static_cast<int>(tasks);
-  if (threads <= 1) {
+  if (threads <= 1 || must_be_serial()) {
     work(next, tasks, 0, function, context);
     return;
   }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <numeric>
 
@@ -40,17 +41,48 @@ std::array<int, kMaxRank> axes_by_stride(const Strides& like) {
   return order;
 }
 
+/// Of the types without a fraction.
+std::int64_t load_integer(const void* data, DType dtype, std::int64_t index) {
+  switch (dtype) {
+    case DType::kBool: return static_cast<const unsigned char*>(data)[index] != 0 ? 1 : 0;
+    case DType::kInt32: return static_cast<const std::int32_t*>(data)[index];
+    case DType::kInt64: return static_cast<const std::int64_t*>(data)[index];
+    default: return 0;
+  }
+}
+
+void store_integer(void* data, DType dtype, std::int64_t index, std::int64_t value) {
+  using Int32 = std::numeric_limits<std::int32_t>;
+  switch (dtype) {
+    case DType::kBool: static_cast<unsigned char*>(data)[index] = value != 0 ? 1 : 0; break;
+    case DType::kInt32:
+      static_cast<std::int32_t*>(data)[index] = static_cast<std::int32_t>(std::clamp<std::int64_t>(value, Int32::min(), Int32::max()));
+      break;
+    case DType::kInt64: static_cast<std::int64_t*>(data)[index] = value; break;
+    default: break;
+  }
+}
+
 double load(const void* data, DType dtype, std::int64_t index) {
   switch (dtype) {
     case DType::kFloat32: return static_cast<const float*>(data)[index];
     case DType::kBFloat16: return static_cast<double>(static_cast<float>(static_cast<const bfloat16*>(data)[index]));
     case DType::kFloat16: return static_cast<double>(static_cast<float>(static_cast<const float16*>(data)[index]));
     case DType::kFloat64: return static_cast<const double*>(data)[index];
-    case DType::kBool: return static_cast<const unsigned char*>(data)[index] != 0 ? 1.0 : 0.0;
-    case DType::kInt32: return static_cast<const std::int32_t*>(data)[index];
-    case DType::kInt64: return static_cast<double>(static_cast<const std::int64_t*>(data)[index]);
+    case DType::kBool:
+    case DType::kInt32:
+    case DType::kInt64: return static_cast<double>(load_integer(data, dtype, index));
   }
   return 0.0;
+}
+
+/// To the nearest, ties to even; to the nearest end beyond the range; 0 for NaN.
+std::int64_t to_integer(double value) {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (std::isnan(value)) return 0;
+  if (value >= kEnd) return std::numeric_limits<std::int64_t>::max();
+  if (value < -kEnd) return std::numeric_limits<std::int64_t>::min();
+  return static_cast<std::int64_t>(std::nearbyint(value));
 }
 
 /// A float that rounds on to 16 bits as `value` itself would: where the conversion is inexact, its last bit is made odd, so that no
@@ -70,8 +102,8 @@ void store(void* data, DType dtype, std::int64_t index, double value) {
     case DType::kFloat16: static_cast<float16*>(data)[index] = float16(round_to_odd(value)); break;
     case DType::kFloat64: static_cast<double*>(data)[index] = value; break;
     case DType::kBool: static_cast<unsigned char*>(data)[index] = value != 0.0 ? 1 : 0; break;
-    case DType::kInt32: static_cast<std::int32_t*>(data)[index] = static_cast<std::int32_t>(value); break;
-    case DType::kInt64: static_cast<std::int64_t*>(data)[index] = static_cast<std::int64_t>(value); break;
+    case DType::kInt32:
+    case DType::kInt64: store_integer(data, dtype, index, to_integer(value)); break;
   }
 }
 
@@ -82,11 +114,13 @@ View permuted(const View& view, std::initializer_list<int> order) {
   }
   Shape shape = view.shape();
   Strides strides = view.strides();
+  std::array<bool, kMaxRank> taken{};
   int to = 0;
   for (const int from : order) {
-    if (from < 0 || from >= view.rank()) {
-      base::throw_invalid("permute", "order", "axes below " + std::to_string(view.rank()), std::to_string(from));
+    if (from < 0 || from >= view.rank() || taken[static_cast<std::size_t>(from)]) {
+      base::throw_invalid("permute", "order", "each axis below " + std::to_string(view.rank()) + " once", std::to_string(from));
     }
+    taken[static_cast<std::size_t>(from)] = true;
     shape[to] = view.size(from);
     strides[to] = view.stride(from);
     ++to;
@@ -101,7 +135,7 @@ View sliced(const View& view, int axis, std::int64_t begin, std::int64_t count) 
   }
   if (begin < 0 || count < 0 || begin > view.size(axis) || count > view.size(axis) - begin) {
     base::throw_invalid("slice", "range", "a range inside [0, " + std::to_string(view.size(axis)) + ")",
-                        "[" + std::to_string(begin) + ", " + std::to_string(begin + count) + ")");
+                        std::to_string(count) + " elements from " + std::to_string(begin));
   }
   Shape shape = view.shape();
   shape[axis] = count;
@@ -160,6 +194,9 @@ MutableTensorView slice(const MutableTensorView& view, int axis, std::int64_t be
 }
 
 double element(const TensorView& view, std::initializer_list<std::int64_t> index) {
+  if (static_cast<int>(index.size()) != view.rank()) {
+    base::throw_invalid("element", "index", std::to_string(view.rank()) + " numbers", std::to_string(index.size()));
+  }
   std::int64_t offset = 0;
   int axis = 0;
   for (const std::int64_t i : index) offset += i * view.stride(axis++);
@@ -174,6 +211,9 @@ Tensor::Tensor(DType dtype, const Shape& shape) : shape_(shape), strides_(row_ma
 }
 
 Tensor Tensor::with_order_of(DType dtype, const Shape& shape, const Strides& like) {
+  if (like.rank() != shape.rank()) {
+    base::throw_invalid("Tensor::with_order_of", "like", std::to_string(shape.rank()) + " strides", std::to_string(like.rank()));
+  }
   Tensor tensor(dtype, shape);
   const auto order = axes_by_stride(like);
   std::int64_t stride = 1;
@@ -192,9 +232,10 @@ Tensor Tensor::zeros(DType dtype, const Shape& shape) {
 }
 
 Tensor Tensor::clone() const {
+  if (!memory_) return {};
   Tensor copy(dtype_, shape_);
   copy.strides_ = strides_;
-  if (memory_) std::memcpy(copy.data(), data(), static_cast<std::size_t>(element_count(shape_) * size_bytes(dtype_)));
+  std::memcpy(copy.data(), data(), static_cast<std::size_t>(element_count(shape_) * size_bytes(dtype_)));
   return copy;
 }
 
@@ -210,14 +251,20 @@ void Tensor::check_type(DType wanted) const {
 void Tensor::Free::operator()(void* memory) const noexcept { ::operator delete(memory, kAlignment); }
 
 Tensor convert(const TensorView& source, DType dtype) {
+  if (!source) base::throw_invalid("convert", "source", "a tensor", "none");
   Tensor result(dtype, source.shape());
   const std::int64_t count = element_count(source.shape());
+  const bool integers = !is_floating(source.dtype()) && !is_floating(dtype);  // 64-bit ids do not fit a double
   Extents index = source.shape();
   for (int axis = 0; axis < index.rank(); ++axis) index[axis] = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     std::int64_t offset = 0;
     for (int axis = 0; axis < index.rank(); ++axis) offset += index[axis] * source.stride(axis);
-    store(result.data(), dtype, i, load(source.data(), source.dtype(), offset));
+    if (integers) {
+      store_integer(result.data(), dtype, i, load_integer(source.data(), source.dtype(), offset));
+    } else {
+      store(result.data(), dtype, i, load(source.data(), source.dtype(), offset));
+    }
     for (int axis = index.rank() - 1; axis >= 0 && ++index[axis] == source.size(axis); --axis) index[axis] = 0;
   }
   return result;
