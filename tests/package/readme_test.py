@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles and runs every complete program of the documentation and compares what it prints.
+"""Compiles and runs every complete program of the documentation and compares what it prints; follows every link to a file.
 
 A program is a ```cpp block with a main function; its output is the next ```text block, whose lines that start with "$ " are commands.
 Usage: readme_test.py ROOT --prefix INSTALLED_HEED --compiler CXX --work FOLDER
@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -21,6 +22,10 @@ def programs(document):
         if language == "cpp" and "int main(" in body:
             output = [line for line in following[1].splitlines() if not line.startswith("$ ")]
             yield body, "\n".join(output) if following[0] == "text" else None
+
+
+def broken_links(page):
+    return [f"{page}: {target}" for target in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / target).exists()]
 
 
 def flags_of(prefix):
@@ -45,6 +50,10 @@ def main():
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True)
     options = parser.parse_args()
+
+    broken = [link for page in [*options.root.glob("*.md"), *(options.root / "docs").rglob("*.md")] for link in broken_links(page)]
+    if broken:
+        sys.exit("links to files that do not exist:\n" + "\n".join(broken))
 
     count = 0
     for page in [options.root / "README.md", *sorted((options.root / "docs").glob("*.md"))]:
