@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text compiled once per ISA, like a kernel.
+
+static void ops_exp2(const float* x, float* y, int n) {
+  for (int i = 0; i < n; i += kLanes) storeu(y + i, exp2(loadu(x + i)));
+}
+static void ops_tanh(const float* x, float* y, int n) {
+  for (int i = 0; i < n; i += kLanes) storeu(y + i, tanh(loadu(x + i)));
+}
+template <class From, class To>
+static void ops_convert(const From* x, To* y, int n) {
+  for (int i = 0; i < n; i += kLanes) storeu(y + i, loadu(x + i));
+}
+template <class From>
+static void ops_load_partial(const From* x, int n, float* y) {
+  storeu(y, load_partial(x, n));
+}
+template <class To>
+static void ops_store_partial(const float* x, int n, To* y) {
+  store_partial(y, loadu(x), n);
+}
+static void ops_select(std::uint64_t bits, const float* a, const float* b, float* y) {
+  storeu(y, select(mask_from_bits(bits), loadu(a), loadu(b)));
+}
+static std::uint64_t ops_less(const float* a, const float* b) { return mask_bits(cmp_lt(loadu(a), loadu(b))); }
+static float ops_reduce_add(const float* x) { return reduce_add(loadu(x)); }
+static float ops_reduce_max(const float* x) { return reduce_max(loadu(x)); }
+static void ops_transpose(float* square) {
+  Vec rows[kLanes];
+  for (int i = 0; i < kLanes; ++i) rows[i] = loadu(square + i * kLanes);
+  transpose(rows);
+  for (int i = 0; i < kLanes; ++i) storeu(square + i * kLanes, rows[i]);
+}
+static void ops_bytes(const std::uint8_t* x, float* as_unsigned, float* as_signed, float* low, float* high) {
+  storeu(as_unsigned, loadu(x));
+  storeu(as_signed, loadu(reinterpret_cast<const std::int8_t*>(x)));
+  storeu(low, low_nibbles(x));
+  storeu(high, high_nibbles(x));
+}
+static void ops_lookup(const float* table, const std::uint8_t* index, float* y) {
+  storeu(y, lookup(table16(table), iload_bytes(index)));
+}
+static void ops_dot_bf16(const float* a_low, const float* a_high, const float* b_low, const float* b_high, float* y) {
+  const IVec a = pack_bf16_pairs(loadu(a_low), loadu(a_high));
+  const IVec b = pack_bf16_pairs(loadu(b_low), loadu(b_high));
+  storeu(y, dot_bf16(loadu(y), a, b));
+}
+
+extern const heed::test::SimdOps simd_ops = {
+    kLanes, ops_exp2, ops_tanh,
+    ops_convert<bfloat16, float>, ops_convert<float16, float>, ops_convert<float, bfloat16>, ops_convert<float, float16>,
+    ops_load_partial<float>, ops_load_partial<bfloat16>, ops_load_partial<float16>,
+    ops_store_partial<float>, ops_store_partial<bfloat16>, ops_store_partial<float16>,
+    ops_select, ops_less, ops_reduce_add, ops_reduce_max, ops_transpose, ops_bytes, ops_lookup, ops_dot_bf16,
+};
