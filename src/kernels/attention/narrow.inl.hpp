@@ -19,6 +19,7 @@ static void run_piece(const ForwardProblem& problem, std::int64_t piece, const P
   if (p.tile_count > 0) {
     locate_keys<T>(problem.kv, p);
     pack_queries(problem, p);
+    if constexpr (kEvenOdd<T>) deinterleave_rows(p.q, p.q_stride, p.rows, problem.head_dim);
     score_piece<T>(problem, p);
   }
   weigh_rows(p, state);

@@ -6,6 +6,8 @@ namespace decode {
 constexpr int kTiles = static_cast<int>(kPieceKeys) / kBlockKeys;
 /// Keys scored while their K rows are in the first-level cache, and rows gathered at a time where the last axis is strided.
 constexpr int kChunkKeys = 16;
+/// How far ahead of their use rows are asked for.
+constexpr int kAheadKeys = 16;
 constexpr float kLog2E = 1.44269504088896340736F;
 constexpr float kMinusInfinity = -__builtin_inff();
 
@@ -24,14 +26,13 @@ struct Piece {
   Tile tiles[kTiles] = {};
   bool may_hide[kTiles] = {};     // some slot of the tile is masked: by bits, or by a bias of -inf
   std::int64_t q_stride = 0;      // D in whole lines
-  std::int64_t v_stride = 0;      // Dv in whole lines
   float* q = nullptr;             // [rows][q_stride], zeros behind D
   float* scores = nullptr;        // [rows][kPieceKeys], then the weights
   std::uint64_t* shown = nullptr; // [rows][kTiles], bit j: the row sees key j of the tile; set where may_hide
   int chunk_keys = 0;             // keys in whole chunks: the last key's rows are repeated up to there
   const void** k = nullptr;       // [chunk_keys] row of each key
-  const void** v = nullptr;       // [chunk_keys + kChunkKeys], right behind k, so that one stream of prefetches runs through both
-  float* gathered = nullptr;      // [kChunkKeys][max(q_stride, v_stride)]
+  const void** v = nullptr;       // [chunk_keys + kAheadKeys], right behind k, so that one stream of prefetches runs through both
+  float* gathered = nullptr;      // room for kChunkKeys rows of K or V
 };
 
 HEED_INLINE std::int64_t whole_lines(std::int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -39,12 +40,14 @@ HEED_INLINE std::int64_t largest(std::int64_t a, std::int64_t b) { return a > b 
 HEED_INLINE std::int64_t smallest(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 HEED_INLINE std::int64_t rows_of(const ForwardProblem& problem) { return problem.q.tokens * problem.q.group; }
 
+HEED_INLINE std::int64_t gathered_floats(const ForwardProblem& problem) {
+  return kChunkKeys * whole_lines(largest(problem.head_dim, problem.value_dim));
+}
+
 static std::int64_t scratch_bytes(const ForwardProblem& problem) noexcept {
   const std::int64_t rows = rows_of(problem);
-  const std::int64_t q_stride = whole_lines(problem.head_dim);
-  const std::int64_t v_stride = whole_lines(problem.value_dim);
-  const std::int64_t floats = rows * q_stride + rows * kPieceKeys + kChunkKeys * largest(q_stride, v_stride);
-  return floats * 4 + (2 * kPieceKeys + kChunkKeys) * 8 + rows * kTiles * 8;
+  const std::int64_t floats = rows * whole_lines(problem.head_dim) + rows * kPieceKeys + gathered_floats(problem);
+  return floats * 4 + (2 * kPieceKeys + kAheadKeys) * 8 + rows * kTiles * 8;
 }
 
 /// The run that holds `block` or, if none does, the first one behind it.
@@ -83,14 +86,13 @@ static Piece make_piece(const ForwardProblem& problem, std::int64_t piece, std::
   p.keys = static_cast<int>(largest(0, smallest(kPieceKeys, problem.plan->keys - p.first_key)));
   p.rows = static_cast<int>(rows_of(problem));
   p.q_stride = whole_lines(problem.head_dim);
-  p.v_stride = whole_lines(problem.value_dim);
   p.q = reinterpret_cast<float*>(scratch);
   p.scores = p.q + p.rows * p.q_stride;
   p.gathered = p.scores + p.rows * kPieceKeys;
-  p.k = reinterpret_cast<const void**>(p.gathered + kChunkKeys * largest(p.q_stride, p.v_stride));
+  p.k = reinterpret_cast<const void**>(p.gathered + gathered_floats(problem));
   p.chunk_keys = (p.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys;
   p.v = p.k + p.chunk_keys;
-  p.shown = reinterpret_cast<std::uint64_t*>(p.v + p.chunk_keys + kChunkKeys);
+  p.shown = reinterpret_cast<std::uint64_t*>(p.v + p.chunk_keys + kAheadKeys);
   find_tiles(*problem.plan, p);
   return p;
 }
@@ -111,18 +113,48 @@ static void locate_keys(const KvRows& kv, Piece& p) {
     begin = end;
   }
   for (; key < p.chunk_keys; ++key) p.k[key] = p.k[key - 1];
-  for (key = p.keys; key < p.chunk_keys + kChunkKeys; ++key) p.v[key] = p.v[key - 1];
+  for (key = p.keys; key < p.chunk_keys + kAheadKeys; ++key) p.v[key] = p.v[key - 1];
 }
 
-/// to[i] = from[i * stride] as float, zeros up to `padded`.
+/// 2 kLanes consecutive elements as two vectors, in the order that costs least: bfloat16 falls apart into even and odd elements with two
+/// operations, where widening in order takes four. Packed q and a piece's out follow that order up to the last whole pair of vectors.
 template <class T>
-HEED_INLINE void widen_row(float* to, const T* from, std::int64_t stride, std::int64_t count, std::int64_t padded) {
+constexpr bool kEvenOdd = false;
+template <>
+constexpr bool kEvenOdd<bfloat16> = true;
+constexpr int kPair = 2 * kLanes;
+
+template <class T>
+HEED_INLINE void load_pair(const T* p, Vec& a, Vec& b) {
+  if constexpr (kEvenOdd<T>) {
+    const IVec pairs = iload(p);
+    a = low_of_pairs(pairs);
+    b = high_of_pairs(pairs);
+  } else {
+    a = loadu(p);
+    b = loadu(p + kLanes);
+  }
+}
+template <class T>
+HEED_INLINE void prefetch_pair(const T* p) {
+  prefetch(p);
+  if constexpr (kPair * sizeof(T) > 64) prefetch(p + kLanes);
+}
+template <class T>
+HEED_INLINE Vec load_some(const T* p, std::int64_t n) {
+  return n >= kLanes ? loadu(p) : load_partial(p, static_cast<int>(n));
+}
+
+/// to[i] = from[i * stride], widened and times `factor`; zeros up to whole lines.
+template <class T>
+HEED_INLINE void pack_row(float* to, const T* from, std::int64_t stride, std::int64_t count, Vec factor) {
   std::int64_t i = 0;
   if (stride == 1) {
     for (; i + kLanes <= count; i += kLanes) store(to + i, loadu(from + i));
   }
   for (; i < count; ++i) to[i] = widen(from[i * stride]);
-  for (; i < padded; ++i) to[i] = 0.0F;
+  for (; i < whole_lines(count); ++i) to[i] = 0.0F;
+  for (i = 0; i < count; i += kLanes) store(to + i, mul(load(to + i), factor));
 }
 
 template <class T>
@@ -130,9 +162,28 @@ static void pack_queries_of(const ForwardProblem& problem, const Piece& p, Vec f
   const QueryRows& q = problem.q;
   for (int r = 0; r < p.rows; ++r) {
     const T* from = static_cast<const T*>(q.data) + r / q.group * q.token_stride + r % q.group * q.head_stride;
-    float* to = p.q + r * p.q_stride;
-    widen_row(to, from, q.dim_stride, problem.head_dim, p.q_stride);
-    for (std::int64_t d = 0; d < p.q_stride; d += kLanes) store(to + d, mul(load(to + d), factor));
+    pack_row(p.q + r * p.q_stride, from, q.dim_stride, problem.head_dim, factor);
+  }
+}
+
+static void deinterleave_rows(float* rows, std::int64_t stride, int count, std::int64_t dim) {
+  for (int r = 0; r < count; ++r) {
+    for (float* at = rows + r * stride; at + kPair <= rows + r * stride + dim; at += kPair) {
+      Vec a = loadu(at), b = loadu(at + kLanes);
+      deinterleave(a, b);
+      storeu(at, a);
+      storeu(at + kLanes, b);
+    }
+  }
+}
+static void interleave_rows(float* rows, std::int64_t stride, int count, std::int64_t dim) {
+  for (int r = 0; r < count; ++r) {
+    for (float* at = rows + r * stride; at + kPair <= rows + r * stride + dim; at += kPair) {
+      Vec a = loadu(at), b = loadu(at + kLanes);
+      interleave(a, b);
+      storeu(at, a);
+      storeu(at + kLanes, b);
+    }
   }
 }
 
@@ -144,6 +195,17 @@ static void pack_queries(const ForwardProblem& problem, const Piece& p) {
     case DType::kBFloat16: return pack_queries_of<bfloat16>(problem, p, factor);
     case DType::kFloat16: return pack_queries_of<float16>(problem, p, factor);
     default: return pack_queries_of<float>(problem, p, factor);
+  }
+}
+
+/// Copies rows whose last axis is strided behind each other, so that they take the same way as all others, to the same bits.
+template <class T>
+static void gather_rows(const void* const* from, int count, std::int64_t dim, std::int64_t dim_stride, const Piece& p, const void** rows) {
+  T* to = reinterpret_cast<T*>(p.gathered);
+  for (int j = 0; j < count; ++j, to += whole_lines(dim)) {
+    const T* row = static_cast<const T*>(from[j]);
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = row[d * dim_stride];
+    rows[j] = to;
   }
 }
 

@@ -7,46 +7,40 @@ namespace decode {
 constexpr int kTileRows = kLanes == 16 ? 4 : 2;
 constexpr int kSums = kLanes == 16 ? 16 : 8;
 
-/// One vector: lane i is the sum over the lanes of sums[i], in the same order for every i.
-HEED_INLINE Vec sum_lanes(Vec (&sums)[kLanes]) {
-  transpose(sums);
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    for (int i = 0; i < step; ++i) sums[i] = add(sums[i], sums[i + step]);
-  }
-  return sums[0];
-}
-
-/// Asks for a row ahead of its use: the hardware stops at the end of a page, and every row of a [B, L, H, D] tensor may be on one of its own.
-template <class T>
-HEED_INLINE void prefetch_row(const void* row, std::int64_t dim) {
-  const char* p = static_cast<const char*>(row);
-  for (std::int64_t byte = 0; byte < dim * static_cast<std::int64_t>(sizeof(T)); byte += 64) prefetch(p + byte);
-}
+/// K or V rows in use, and the ones to ask memory for meanwhile: the hardware's prefetcher stops at the end of a page, and the rows of a
+/// [B, L, H, D] tensor may lie on a page each. Spread over the arithmetic, because a burst of prefetches would stop it.
+struct Rows {
+  const void* const* now;
+  const void* const* ahead;
+};
+HEED_INLINE Rows skip(Rows rows, int n) { return {rows.now + n, rows.ahead + n}; }
 
 /// Dot products of kRows rows of q with kSums / kSlots keys, kSlots = kRows rounded up to a power of two: out[row * kPieceKeys + key].
-/// k[i + kChunkKeys] are the rows used next.
 template <class T, int kRows>
-HEED_INLINE void score_tile(const void* const* k, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
+HEED_INLINE void score_tile(Rows k, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
   constexpr int kSlots = kRows == 3 ? 4 : kRows;
   constexpr int kKeys = kSums / kSlots;
   Vec sums[kSums / kLanes][kLanes];
   for (int i = 0; i < kSums; ++i) sums[i / kLanes][i % kLanes] = zero();
-  const std::int64_t whole = dim / kLanes * kLanes;
-  for (std::int64_t d = 0; d < whole; d += kLanes) {
+  std::int64_t d = 0;
+  for (; d + kPair <= dim; d += kPair) {
     for (int j = 0; j < kKeys; ++j) {
-      const Vec y = loadu(static_cast<const T*>(k[j]) + d);
+      Vec low, high;
+      load_pair(static_cast<const T*>(k.now[j]) + d, low, high);
+      prefetch_pair(static_cast<const T*>(k.ahead[j]) + d);
       for (int r = 0; r < kRows; ++r) {
         Vec& sum = sums[(r * kKeys + j) / kLanes][(r * kKeys + j) % kLanes];
-        sum = fma(load(q + r * q_stride + d), y, sum);
+        sum = fma(load(q + r * q_stride + d), low, sum);
+        sum = fma(load(q + r * q_stride + d + kLanes), high, sum);
       }
     }
   }
-  if (whole < dim) {
+  for (; d < dim; d += kLanes) {
     for (int j = 0; j < kKeys; ++j) {
-      const Vec y = load_partial(static_cast<const T*>(k[j]) + whole, static_cast<int>(dim - whole));
+      const Vec y = load_some(static_cast<const T*>(k.now[j]) + d, dim - d);
       for (int r = 0; r < kRows; ++r) {
         Vec& sum = sums[(r * kKeys + j) / kLanes][(r * kKeys + j) % kLanes];
-        sum = fma(load(q + r * q_stride + whole), y, sum);
+        sum = fma(load(q + r * q_stride + d), y, sum);
       }
     }
   }
@@ -56,14 +50,14 @@ HEED_INLINE void score_tile(const void* const* k, const float* q, std::int64_t q
 }
 
 template <class T, int kRows>
-static void score_chunk(const void* const* k, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
+static void score_chunk(Rows k, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
   constexpr int kKeys = kSums / (kRows == 3 ? 4 : kRows);
-  for (int key = 0; key < kChunkKeys; key += kKeys) score_tile<T, kRows>(k + key, q, q_stride, dim, out + key);
+  for (int key = 0; key < kChunkKeys; key += kKeys) score_tile<T, kRows>(skip(k, key), q, q_stride, dim, out + key);
 }
 
 /// All rows against one chunk of keys, whose K rows come from memory once and then from the first-level cache.
 template <class T>
-static void score_rows(const void* const* k, const ForwardProblem& problem, const Piece& p, float* out) {
+static void score_rows(Rows k, const ForwardProblem& problem, const Piece& p, float* out) {
   int r = 0;
   const std::int64_t dim = problem.head_dim;
   const std::int64_t stride = p.q_stride;
@@ -73,18 +67,6 @@ static void score_rows(const void* const* k, const ForwardProblem& problem, cons
   }
   for (; r + 2 <= p.rows; r += 2) score_chunk<T, 2>(k, p.q + r * stride, stride, dim, out + r * kPieceKeys);
   if (r < p.rows) score_chunk<T, 1>(k, p.q + r * stride, stride, dim, out + r * kPieceKeys);
-}
-
-/// The same where the last axis is strided: the chunk is gathered first.
-template <class T>
-static void score_gathered(const void* const* k, const ForwardProblem& problem, const Piece& p, float* out) {
-  const void* rows[kChunkKeys];
-  for (int j = 0; j < kChunkKeys; ++j) {
-    float* row = p.gathered + j * p.q_stride;
-    widen_row(row, static_cast<const T*>(k[j]), problem.kv.k_dim_stride, problem.head_dim, p.q_stride);
-    rows[j] = row;
-  }
-  score_rows<float>(rows, problem, p, out);
 }
 
 /// Bias of keys first .. first + n for one row, 0 in the lanes behind them.
@@ -156,12 +138,13 @@ static void score_piece(const ForwardProblem& problem, Piece& p) {
   for (int t = 0; t < p.tile_count; ++t) {
     const Tile& tile = p.tiles[t];
     for (int key = tile.first; key < tile.first + tile.keys; key += kChunkKeys) {
-      for (int j = key + kChunkKeys; j < key + 2 * kChunkKeys; ++j) prefetch_row<T>(p.k[j], problem.head_dim);
-      if (problem.kv.k_dim_stride == 1) {
-        score_rows<T>(p.k + key, problem, p, p.scores + key);
-      } else {
-        score_gathered<T>(p.k + key, problem, p, p.scores + key);
+      Rows k = {p.k + key, p.k + key + kAheadKeys};
+      const void* rows[kChunkKeys];
+      if (problem.kv.k_dim_stride != 1) {
+        gather_rows<T>(k.now, kChunkKeys, problem.head_dim, problem.kv.k_dim_stride, p, rows);
+        k = {rows, rows};
       }
+      score_rows<T>(k, problem, p, p.scores + key);
     }
     finish_tile(problem, p, t);
   }

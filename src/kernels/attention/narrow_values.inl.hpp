@@ -4,33 +4,46 @@
 namespace decode {
 
 /// V rows worked on at a time stay in the first-level cache while every group of rows and columns passes over them.
-constexpr std::int64_t kValueBlockBytes = 24 * 1024;
+constexpr std::int64_t kValueBlockBytes = 8 * 1024;
 /// V vectors per pass, so that rows x vectors fill the accumulators.
 template <int kRows>
 constexpr int kColumnVectors = kRows == 1 ? 8 : kSums / (kRows == 3 ? 4 : kRows);
 
+HEED_INLINE void store_some(float* p, Vec x, std::int64_t n) {
+  if (n >= kLanes) {
+    storeu(p, x);
+  } else {
+    store_partial(p, x, static_cast<int>(n));
+  }
+}
+
 /// Some keys of one tile.
 struct Block {
-  const void* const* v;  // their rows
+  Rows v;
   const float* weights;  // [rows][kPieceKeys]
   int keys;
 };
 
-/// out[row][0 .. kVectors) += weights V for kRows rows. `v_offset`: first column. n < kLanes: columns of a single, partial vector.
+/// out[row][column ..] += weights V for kRows rows and kVectors vectors of columns; n < kLanes: columns of a single, partial vector.
 template <class T, int kRows, int kVectors>
-HEED_INLINE void add_columns(const Block& block, std::int64_t column, int n, float* out, std::int64_t out_stride) {
+HEED_INLINE void add_columns(const Block& block, std::int64_t column, std::int64_t n, float* out, std::int64_t out_stride) {
+  static_assert(kVectors == 1 || kVectors % 2 == 0);
   Vec sums[kRows][kVectors];
-  const bool partial = kVectors == 1 && n < kLanes;
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kVectors; ++c) {
-      const float* at = out + r * out_stride + column + c * kLanes;
-      sums[r][c] = partial ? load_partial(at, n) : loadu(at);
-    }
+    for (int c = 0; c < kVectors; ++c) sums[r][c] = load_some(out + r * out_stride + column + c * kLanes, n);
   }
   for (int key = 0; key < block.keys; ++key) {
-    const T* v = static_cast<const T*>(block.v[key]) + column;
+    const T* v = static_cast<const T*>(block.v.now[key]) + column;
+    const T* ahead = static_cast<const T*>(block.v.ahead[key]) + column;
     Vec y[kVectors];
-    for (int c = 0; c < kVectors; ++c) y[c] = partial ? load_partial(v, n) : loadu(v + c * kLanes);
+    if constexpr (kVectors == 1) {
+      y[0] = load_some(v, n);
+    } else {
+      for (int c = 0; c < kVectors; c += 2) {
+        load_pair(v + c * kLanes, y[c], y[c + 1]);
+        prefetch_pair(ahead + c * kLanes);
+      }
+    }
     for (int r = 0; r < kRows; ++r) {
       Vec weight = set1(block.weights[r * kPieceKeys + key]);
       keep(weight);
@@ -38,14 +51,7 @@ HEED_INLINE void add_columns(const Block& block, std::int64_t column, int n, flo
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kVectors; ++c) {
-      float* at = out + r * out_stride + column + c * kLanes;
-      if (partial) {
-        store_partial(at, sums[r][c], n);
-      } else {
-        storeu(at, sums[r][c]);
-      }
-    }
+    for (int c = 0; c < kVectors; ++c) store_some(out + r * out_stride + column + c * kLanes, sums[r][c], n);
   }
 }
 
@@ -56,8 +62,8 @@ static void add_rows(const Block& block, std::int64_t dim, float* out) {
   for (; column + kVectors * kLanes <= dim; column += kVectors * kLanes) {
     add_columns<T, kRows, kVectors>(block, column, kLanes, out, dim);
   }
-  for (; column + kLanes <= dim; column += kLanes) add_columns<T, kRows, 1>(block, column, kLanes, out, dim);
-  if (column < dim) add_columns<T, kRows, 1>(block, column, static_cast<int>(dim - column), out, dim);
+  for (; column + kPair <= dim; column += kPair) add_columns<T, kRows, 2>(block, column, kLanes, out, dim);
+  for (; column < dim; column += kLanes) add_columns<T, kRows, 1>(block, column, dim - column, out, dim);
 }
 
 HEED_INLINE Block from_row(const Block& block, int r) { return {block.v, block.weights + r * kPieceKeys, block.keys}; }
@@ -76,7 +82,7 @@ static void add_block(const Block& block, int rows, std::int64_t dim, float* out
 template <class T>
 static bool has_non_finite(const Block& block, std::int64_t dim) {
   for (int key = 0; key < block.keys; ++key) {
-    const T* v = static_cast<const T*>(block.v[key]);
+    const T* v = static_cast<const T*>(block.v.now[key]);
     std::int64_t d = 0;
     for (; d + kLanes <= dim; d += kLanes) {
       if (!all(is_finite(loadu(v + d)))) return true;
@@ -93,14 +99,17 @@ static void add_shown(const Block& block, const Piece& p, int t, int first, std:
     const std::uint64_t shown = p.shown[r * kTiles + t] >> first;
     for (int key = 0; key < block.keys; ++key) {
       if ((shown >> key & 1U) == 0) continue;
-      const T* v = static_cast<const T*>(block.v[key]);
+      const T* v = static_cast<const T*>(block.v.now[key]);
       const Vec weight = set1(block.weights[r * kPieceKeys + key]);
       float* to = out + r * dim;
       std::int64_t d = 0;
-      for (; d + kLanes <= dim; d += kLanes) storeu(to + d, fma(weight, loadu(v + d), loadu(to + d)));
-      if (d == dim) continue;
-      const int n = static_cast<int>(dim - d);
-      store_partial(to + d, fma(weight, load_partial(v + d, n), load_partial(to + d, n)), n);
+      for (; d + kPair <= dim; d += kPair) {
+        Vec low, high;
+        load_pair(v + d, low, high);
+        storeu(to + d, fma(weight, low, loadu(to + d)));
+        storeu(to + d + kLanes, fma(weight, high, loadu(to + d + kLanes)));
+      }
+      for (; d < dim; d += kLanes) store_some(to + d, fma(weight, load_some(v + d, dim - d), load_some(to + d, dim - d)), dim - d);
     }
   }
 }
@@ -112,40 +121,26 @@ static void add_block_checked(const Block& block, const Piece& p, int t, int fir
 }
 
 template <class T>
-static void add_gathered(const ForwardProblem& problem, const Piece& p, int t, float* out) {
-  const Tile& tile = p.tiles[t];
-  const std::int64_t dim = problem.value_dim;
-  for (int first = 0; first < tile.keys; first += kChunkKeys) {
-    const int keys = static_cast<int>(smallest(kChunkKeys, tile.keys - first));
-    const void* rows[kChunkKeys];
-    for (int j = 0; j < keys; ++j) {
-      float* row = p.gathered + j * p.v_stride;
-      widen_row(row, static_cast<const T*>(p.v[tile.first + first + j]), problem.kv.v_dim_stride, dim, p.v_stride);
-      rows[j] = row;
-    }
-    add_block_checked<float>({rows, p.scores + tile.first + first, keys}, p, t, first, dim, out);
-  }
-}
-
-template <class T>
 static void add_values(const ForwardProblem& problem, const Piece& p, float* out) {
   const std::int64_t dim = problem.value_dim;
   for (std::int64_t i = 0; i < p.rows * dim; ++i) out[i] = 0.0F;
   const std::int64_t fitting = kValueBlockBytes / (dim * static_cast<std::int64_t>(sizeof(T))) / 4 * 4;
-  const int block_keys = static_cast<int>(largest(4, smallest(kBlockKeys, fitting)));
+  const int block_keys = static_cast<int>(largest(4, smallest(kChunkKeys, fitting)));
   for (int t = 0; t < p.tile_count; ++t) {
-    if (problem.kv.v_dim_stride != 1) {
-      add_gathered<T>(problem, p, t, out);
-      continue;
-    }
     const Tile& tile = p.tiles[t];
     for (int first = 0; first < tile.keys; first += block_keys) {
       const int keys = static_cast<int>(smallest(block_keys, tile.keys - first));
       const int key = tile.first + first;
-      for (int j = key + keys; j < smallest(key + 2 * keys, p.chunk_keys); ++j) prefetch_row<T>(p.v[j], dim);
-      add_block_checked<T>({p.v + key, p.scores + key, keys}, p, t, first, dim, out);
+      Rows v = {p.v + key, p.v + smallest(key + kAheadKeys, p.chunk_keys)};
+      const void* rows[kChunkKeys];
+      if (problem.kv.v_dim_stride != 1) {
+        gather_rows<T>(v.now, keys, dim, problem.kv.v_dim_stride, p, rows);
+        v = {rows, rows};
+      }
+      add_block_checked<T>({v, p.scores + key, keys}, p, t, first, dim, out);
     }
   }
+  if constexpr (kEvenOdd<T>) interleave_rows(out, dim, p.rows, dim);
 }
 
 }  // namespace decode

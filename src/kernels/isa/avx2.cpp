@@ -14,6 +14,7 @@
 namespace heed::kernels::avx2 {
 #include "kernels/simd/scalar.inl.hpp"
 #include "kernels/simd/avx2.inl.hpp"
+#include "kernels/simd/avx2_fold.inl.hpp"
 #include "kernels/simd/math.inl.hpp"
 #include "kernels/simd/quantized.inl.hpp"
 #include "kernels/simd/bf16dot_none.inl.hpp"

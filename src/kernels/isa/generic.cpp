@@ -5,6 +5,7 @@
 namespace heed::kernels::generic {
 #include "kernels/simd/scalar.inl.hpp"
 #include "kernels/simd/generic.inl.hpp"
+#include "kernels/simd/generic_fold.inl.hpp"
 #include "kernels/simd/math.inl.hpp"
 #include "kernels/simd/quantized.inl.hpp"
 #include "kernels/simd/bf16dot_none.inl.hpp"

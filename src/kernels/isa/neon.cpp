@@ -7,6 +7,7 @@
 namespace heed::kernels::neon {
 #include "kernels/simd/scalar.inl.hpp"
 #include "kernels/simd/neon.inl.hpp"
+#include "kernels/simd/neon_fold.inl.hpp"
 #include "kernels/simd/math.inl.hpp"
 #include "kernels/simd/quantized.inl.hpp"
 #include "kernels/simd/bf16dot_none.inl.hpp"
