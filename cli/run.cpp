@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed run: continues a text, token by token.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <heed/model/decoder.hpp>
+#include <heed/model/tokenizer.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/io.hpp"
+#include "cli/prompt.hpp"
+
+namespace heed::cli {
+namespace {
+
+using model::Token;
+
+constexpr const char* kFooter = R"(The continuation goes to standard output as it comes, tokens per second to standard error.
+Without --temperature the likeliest token is taken each time.
+
+Examples:
+  heed run models/smollm2.gguf -p "Once upon a time"
+  heed run models/smollm2.gguf --chat -p "Why is the sky blue?" --temperature 0.7 --seed 1
+  git log -1 | heed run models/gemma3.gguf --prompt-file - --max-tokens 40 2>/dev/null)";
+
+// Ctrl-C is looked at between pieces of the prompt; the decoder's own pieces have this length too.
+constexpr std::size_t kPromptPiece = 512;
+
+struct RunOptions {
+  std::string model, system;
+  TextSource source;
+  std::int64_t max_tokens = 256, context = 0;
+  int threads = 0;
+  bool chat = false, print_ids = false, ignore_end = false;
+  model::SamplingOptions sampling;
+};
+
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
+std::vector<Token> encode_prompt(const RunOptions& options, const model::GgufFile& file, const model::Tokenizer& tokenizer) {
+  std::string text = options.source.read();
+  if (options.chat) {
+    std::vector<model::ChatMessage> messages;
+    if (!options.system.empty()) messages.push_back({"system", options.system});
+    messages.push_back({"user", std::move(text)});
+    text = model::chat_prompt(file, messages);
+  }
+  auto tokens = tokenizer.encode(text);
+  if (tokens.empty()) throw std::runtime_error("the prompt is empty");
+  return tokens;
+}
+
+std::int64_t checked_context(const RunOptions& options, const model::DecoderConfig& config, std::size_t prompt) {
+  if (options.context > config.context_length) {
+    throw std::runtime_error(fmt::format("--context asks for {} tokens, the model was made for {}", options.context, config.context_length));
+  }
+  const std::int64_t context = options.context > 0 ? options.context : config.context_length;
+  if (static_cast<std::int64_t>(prompt) > context) {
+    throw std::runtime_error(fmt::format("the prompt has {} tokens, the context holds {}", prompt, context));
+  }
+  return context;
+}
+
+/// One continuation and what it took.
+class Generation {
+ public:
+  Generation(const RunOptions& options, const model::Tokenizer& tokenizer, model::Session& session)
+      : options_(options), tokenizer_(tokenizer), session_(session), sampler_(options.sampling), stream_(tokenizer) {}
+
+  void run(const std::vector<Token>& prompt, std::int64_t context) {
+    history_ = prompt;
+    const auto logits = read_prompt();
+    if (!interrupted()) generate(logits, context);
+    print(options_.print_ids ? std::string("\n") : stream_.finish() + "\n");
+  }
+
+  [[nodiscard]] std::string report() const {
+    const auto line = [](const char* what, std::int64_t tokens, double seconds) {
+      return fmt::format("{} {} tokens, {:.1f} tokens/s\n", what, tokens, seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
+    };
+    std::string text = line("prompt    ", prompt_tokens_, prompt_seconds_) + line("generation", steps_, generation_seconds_);
+    if (context_full_) text += fmt::format("the context of {} tokens is full\n", session_.length());
+    return text;
+  }
+
+ private:
+  std::span<const float> read_prompt() {
+    const Stopwatch watch;
+    std::span<const float> logits;
+    const std::span<const Token> prompt(history_);
+    for (std::size_t at = 0; at < prompt.size() && !interrupted(); at += kPromptPiece) {
+      logits = session_.feed(prompt.subspan(at, std::min(kPromptPiece, prompt.size() - at)));
+    }
+    prompt_tokens_ = session_.length();
+    prompt_seconds_ = watch.seconds();
+    return logits;
+  }
+
+  /// The first token costs no step of its own: its logits came with the prompt.
+  void generate(std::span<const float> logits, std::int64_t context) {
+    const Stopwatch watch;
+    for (std::int64_t i = 0; i < options_.max_tokens && !interrupted(); ++i) {
+      const Token token = sampler_.sample(logits, history_);
+      if (tokenizer_.is_end(token) && !options_.ignore_end) break;
+      show(token, i == 0);
+      history_.push_back(token);
+      if (i + 1 == options_.max_tokens) break;
+      context_full_ = session_.length() == context;
+      if (context_full_) break;
+      logits = session_.feed(std::span<const Token>(&token, 1));
+      ++steps_;
+    }
+    generation_seconds_ = watch.seconds();
+  }
+
+  void show(Token token, bool first) {
+    const std::string text = options_.print_ids ? fmt::format("{}{}", first ? "" : " ", token) : stream_.push(token);
+    if (!text.empty()) print(text);
+  }
+
+  const RunOptions& options_;
+  const model::Tokenizer& tokenizer_;
+  model::Session& session_;
+  model::Sampler sampler_;
+  model::StreamDecoder stream_;
+  std::vector<Token> history_;
+  std::int64_t prompt_tokens_ = 0, steps_ = 0;
+  double prompt_seconds_ = 0, generation_seconds_ = 0;
+  bool context_full_ = false;
+};
+
+int run(const RunOptions& options) {
+  use_threads(options.threads);
+  const auto file = model::GgufFile::open(options.model);
+  const model::Tokenizer tokenizer(file);
+  const auto prompt = encode_prompt(options, file, tokenizer);
+  const std::int64_t context = checked_context(options, model::read_config(file), prompt.size());
+  const model::Decoder decoder(file);
+  // The cache takes what this run can need at most, so that a short answer by a long-context model stays small.
+  model::Session session(decoder, std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens));
+  Generation generation(options, tokenizer, session);
+  generation.run(prompt, context);
+  note(generation.report());
+  return interrupted() ? kInterrupted : kSuccess;
+}
+
+void add_sampling(CLI::App& command, model::SamplingOptions& sampling) {
+  const std::string group = "Sampling";
+  command.add_option("--temperature", sampling.temperature, "0: always the likeliest token; higher: more varied (default: 0)")
+      ->check(CLI::NonNegativeNumber)->type_name("T")->group(group);
+  command.add_option("--seed", sampling.seed, "The same seed gives the same text (default: 0)")->type_name("S")->group(group);
+  command.add_option("--top-k", sampling.top_k, "Only the K likeliest tokens (default: 0, all)")
+      ->check(CLI::NonNegativeNumber)->type_name("K")->group(group);
+  command.add_option("--top-p", sampling.top_p, "Only the likeliest tokens that make up this share (default: 1, all)")
+      ->check(CLI::Range(1e-9, 1.0))->type_name("P")->group(group);
+  command.add_option("--min-p", sampling.min_p, "Only tokens with at least this share of the likeliest one's probability (default: 0, all)")
+      ->check(CLI::Range(0.0, 1.0))->type_name("P")->group(group);
+  command.add_option("--repeat-penalty", sampling.repetition_penalty, "Above 1: makes recent tokens less likely (default: 1)")
+      ->check(CLI::Range(1e-3, 1e3))->type_name("R")->group(group);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand("run", "Continue a text, or answer it");
+  command->footer(kFooter);
+  command->add_option("model", options->model, "GGUF file")->required()->type_name("MODEL");
+  add_text_source(*command, options->source, "--prompt-file");
+  command->add_option("--max-tokens", options->max_tokens, "Stop after this many tokens (default: 256)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->type_name("N");
+  command->add_option("--context", options->context, "Most tokens of prompt and continuation together (default: the model's)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->type_name("N");
+  CLI::Option* chat = command->add_flag("--chat", options->chat, "Put the prompt into the model's chat template, as the user's message");
+  command->add_option("--system", options->system, "The system message, with --chat")->needs(chat)->type_name("TEXT");
+  command->add_flag("--print-ids", options->print_ids, "Print the ids of the generated tokens in place of their text");
+  command->add_flag("--ignore-end", options->ignore_end, "Go on after the model's end token");
+  add_threads(*command, options->threads);
+  add_sampling(*command, options->sampling);
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace heed::cli
