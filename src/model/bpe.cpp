@@ -124,17 +124,10 @@ std::string BpeEncoder::bytes_of(std::string_view text) {
   return bytes;
 }
 
-void BpeEncoder::encode(std::string_view text, std::vector<Token>& tokens) const {
+void BpeEncoder::encode(std::string_view text, std::vector<Token>& tokens, WordCache& cache) const {
   Merger<std::uint32_t> merger;
   for (const std::string_view piece : splitter_.split(text)) {
-    if (whole_piece_ == WholePiece::kLookUp) {
-      const Token token = find_whole(piece);
-      if (token != kNoToken) {
-        tokens.push_back(token);
-        continue;
-      }
-    }
-    encode_piece(piece, tokens, merger);
+    cache.append(piece, tokens, [&] { encode_piece(piece, tokens, merger); });
   }
 }
 
@@ -146,6 +139,11 @@ Token BpeEncoder::find_whole(std::string_view piece) const {
 }
 
 void BpeEncoder::encode_piece(std::string_view piece, std::vector<Token>& tokens, Merger<std::uint32_t>& merger) const {
+  const Token whole = whole_piece_ == WholePiece::kLookUp ? find_whole(piece) : kNoToken;
+  if (whole != kNoToken) {
+    tokens.push_back(whole);
+    return;
+  }
   merger.clear();
   for (std::size_t i = 0; i < piece.size(); ++i) {
     merger.add(static_cast<std::int64_t>(i), 1, byte_tokens_[static_cast<unsigned char>(piece[i])]);

@@ -11,6 +11,7 @@
 #include "model/bpe_merge.hpp"
 #include "model/pre_splitter.hpp"
 #include "model/tokenizer_vocabulary.hpp"
+#include "model/tokenizer_word_cache.hpp"
 
 namespace heed::model {
 
@@ -43,7 +44,7 @@ class BpeEncoder {
   BpeEncoder(const GgufFile& file, const Vocabulary& vocabulary);
 
   /// Appends the tokens of plain text (special tokens already cut out).
-  void encode(std::string_view text, std::vector<Token>& tokens) const;
+  void encode(std::string_view text, std::vector<Token>& tokens, WordCache& cache) const;
 
   /// The bytes that a normal token's text stands for: every character back to its byte. Characters that stand for no byte keep their own.
   [[nodiscard]] static std::string bytes_of(std::string_view text);

@@ -77,13 +77,14 @@ bool SpmEncoder::is_chunk_start(std::string_view marked, std::size_t position) c
   return position > 0 && mark_at(marked, position) && !joins_mark_[static_cast<unsigned char>(marked[position - 1])];
 }
 
-void SpmEncoder::encode(std::string_view text, std::vector<Token>& tokens) const {
+void SpmEncoder::encode(std::string_view text, std::vector<Token>& tokens, WordCache& cache) const {
   const std::string marked = mark_blanks(text);
   Merger<double> merger;
   std::size_t begin = 0;
   for (std::size_t i = 1; i <= marked.size(); ++i) {
     if (i < marked.size() && !is_chunk_start(marked, i)) continue;
-    encode_chunk(std::string_view(marked).substr(begin, i - begin), tokens, merger);
+    const std::string_view chunk = std::string_view(marked).substr(begin, i - begin);
+    cache.append(chunk, tokens, [&] { encode_chunk(chunk, tokens, merger); });
     begin = i;
   }
 }

@@ -10,6 +10,7 @@
 
 #include "model/bpe_merge.hpp"
 #include "model/tokenizer_vocabulary.hpp"
+#include "model/tokenizer_word_cache.hpp"
 
 namespace heed::model {
 
@@ -23,7 +24,7 @@ class SpmEncoder {
   SpmEncoder(const GgufFile& file, const Vocabulary& vocabulary);
 
   /// Appends the tokens of plain text (special tokens already cut out).
-  void encode(std::string_view text, std::vector<Token>& tokens) const;
+  void encode(std::string_view text, std::vector<Token>& tokens, WordCache& cache) const;
   /// Whether the file asks for a blank in front of text at the start and after special tokens.
   [[nodiscard]] bool adds_blank_prefix() const noexcept { return adds_blank_prefix_; }
 

@@ -22,7 +22,7 @@ struct Tokenizer::State {
   AddBos adds_bos = AddBos::kNo;
 
   [[nodiscard]] const SpmEncoder* spm() const { return std::get_if<SpmEncoder>(&encoder); }
-  void encode_plain(std::string_view text, std::vector<Token>& tokens) const;
+  void encode_plain(std::string_view text, std::vector<Token>& tokens, WordCache& cache) const;
   [[nodiscard]] std::string bytes_of(Token token) const;
 };
 
@@ -63,11 +63,11 @@ Tokenizer::State::State(const GgufFile& file)
   }
 }
 
-void Tokenizer::State::encode_plain(std::string_view text, std::vector<Token>& tokens) const {
+void Tokenizer::State::encode_plain(std::string_view text, std::vector<Token>& tokens, WordCache& cache) const {
   if (const SpmEncoder* encode_spm = spm()) {
-    encode_spm->encode(text, tokens);
+    encode_spm->encode(text, tokens, cache);
   } else {
-    std::get<BpeEncoder>(encoder).encode(text, tokens);
+    std::get<BpeEncoder>(encoder).encode(text, tokens, cache);
   }
 }
 
@@ -98,13 +98,14 @@ std::vector<Token> Tokenizer::encode(std::string_view text, SpecialText special,
   const SpecialTokens& specials = special == SpecialText::kParse ? state_->with_control : state_->without_control;
   const bool adds_blank = state_->spm() != nullptr && state_->spm()->adds_blank_prefix();
   bool after_special = true;
+  WordCache cache;
   for (const Fragment& fragment : specials.cut(text)) {
     if (fragment.token != kNoToken) {
       tokens.push_back(fragment.token);
     } else if (adds_blank && after_special) {
-      state_->encode_plain(" " + std::string(fragment.text), tokens);
+      state_->encode_plain(" " + std::string(fragment.text), tokens, cache);
     } else {
-      state_->encode_plain(fragment.text, tokens);
+      state_->encode_plain(fragment.text, tokens, cache);
     }
     after_special = fragment.token != kNoToken;
   }
