@@ -134,16 +134,20 @@ MODELS = {  # name -> (architecture, shape, metadata, biases, qk_norm, own outpu
 }
 
 
-def main():
-    folder = sys.argv[1]
+def write_model(path, name, more_metadata=None):
+    """One of MODELS; `more_metadata` (keys without the architecture) replaces what it says."""
+    arch, shape, extra, biases, qk_norm, output = MODELS[name]
+    weights = tensors(shape, np.random.default_rng(list(MODELS).index(name)), biases, qk_norm, output)
+    if name == "divisors":
+        weights["rope_freqs.weight"] = 1 + np.arange(shape.head_dim // 2)**2 / 20
+    write(path, metadata(arch, shape, extra | (more_metadata or {})), weights)
+
+
+def write_all(folder):
     os.makedirs(folder, exist_ok=True)
-    for seed, (name, (arch, shape, extra, biases, qk_norm, output)) in enumerate(MODELS.items()):
-        rng = np.random.default_rng(seed)
-        weights = tensors(shape, rng, biases, qk_norm, output)
-        if name == "divisors":
-            weights["rope_freqs.weight"] = 1 + np.arange(shape.head_dim // 2)**2 / 20
-        write(os.path.join(folder, name + ".gguf"), metadata(arch, shape, extra), weights)
+    for name in MODELS:
+        write_model(os.path.join(folder, name + ".gguf"), name)
 
 
 if __name__ == "__main__":
-    main()
+    write_all(sys.argv[1])
