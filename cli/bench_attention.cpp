@@ -22,7 +22,8 @@
 namespace heed::cli {
 namespace {
 
-constexpr const char* kFooter = R"(Each kernel's speed is a share of what the machine does at the same moment: prefill of its FMA peak (bfloat16:
+constexpr const char* kFooter =
+    R"(Each kernel's speed is a share of what the machine does at the same moment: prefill of its FMA peak (bfloat16:
 of its bf16 dot peak, where it has one), decode of its read bandwidth, over caches of more than 1 GB together
 that no last-level cache can hold. Masked-out work is not counted. Medians of rounds.
 
@@ -65,13 +66,13 @@ struct PrefillInputs {
 
 BenchCase prefill_case(DType dtype, const Mask& mask, const char* mask_name, std::int64_t length) {
   const Shape shape = {1, length, kPrefillHeads, kHeadDim};
-  auto inputs = std::make_shared<PrefillInputs>(PrefillInputs{random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2),
-                                                              random_tensor(dtype, shape, 3), Tensor(dtype, shape)});
+  auto inputs = std::make_shared<PrefillInputs>(
+      PrefillInputs{random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2), random_tensor(dtype, shape, 3), Tensor(dtype, shape)});
   const auto pairs = static_cast<double>(mask == Mask::causal() ? length * (length + 1) / 2 : length * length);
   const bool native_dot = dtype == DType::kBFloat16 && probe_bf16_dot(1) > 0;
   return {fmt::format("prefill {} {}", to_string(dtype), mask_name),
-          fmt::format("B1 Hq{0} Hkv{0} L{1} D{2}", kPrefillHeads, length, kHeadDim),
-          native_dot ? Bound::kBf16Dot : Bound::kFma, 4.0 * pairs * kPrefillHeads * kHeadDim,
+          fmt::format("B1 Hq{0} Hkv{0} L{1} D{2}", kPrefillHeads, length, kHeadDim), native_dot ? Bound::kBf16Dot : Bound::kFma,
+          4.0 * pairs * kPrefillHeads * kHeadDim,
           [inputs, mask] { attention_into({.out = inputs->out}, inputs->q, inputs->k, inputs->v, {.mask = mask}); }};
 }
 
@@ -158,11 +159,19 @@ std::string cpu_name() {
 std::string as_json(const Results& results) {
   nlohmann::json list = nlohmann::json::array();
   for (const BenchResult& r : results) {
-    list.push_back({{"name", r.name}, {"shape", r.shape}, {"threads", r.threads}, {"unit", unit_of(r.bound)}, {"speed", r.speed / 1e9},
-                    {"peak", r.peak / 1e9}, {"peak_of", to_string(r.bound)}, {"ratio", r.ratio}, {"ratio_min", r.ratio_min},
+    list.push_back({{"name", r.name},
+                    {"shape", r.shape},
+                    {"threads", r.threads},
+                    {"unit", unit_of(r.bound)},
+                    {"speed", r.speed / 1e9},
+                    {"peak", r.peak / 1e9},
+                    {"peak_of", to_string(r.bound)},
+                    {"ratio", r.ratio},
+                    {"ratio_min", r.ratio_min},
                     {"ratio_max", r.ratio_max}});
   }
-  const nlohmann::json result = {{"bench", "attention"}, {"version", version()}, {"isa", active_isa()}, {"cpu", cpu_name()}, {"results", list}};
+  const nlohmann::json result = {
+      {"bench", "attention"}, {"version", version()}, {"isa", active_isa()}, {"cpu", cpu_name()}, {"results", list}};
   return result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -205,7 +214,9 @@ void add_bench_attention(CLI::App& bench, Action& action) {
   command->add_option("--rounds", options->rounds, "Timed rounds (default: 7)")->check(CLI::Range(1, 10000))->type_name("N");
   command->add_flag("--quick", options->quick, "Small sizes and three rounds: shows that everything runs, measures nothing worth keeping");
   command->add_option("--json", options->json, "JSON in place of the table; with a FILE, in addition to it")
-      ->expected(0, 1)->default_str("-")->type_name("[FILE]");
+      ->expected(0, 1)
+      ->default_str("-")
+      ->type_name("[FILE]");
   command->callback([options, command, &action] {
     if (command->count("--json") > 0 && options->json.empty()) options->json = "-";
     action = [options] { return bench_attention(*options); };

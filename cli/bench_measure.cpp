@@ -48,8 +48,8 @@ struct Samples {
 
 BenchResult summarize(const BenchCase& bench_case, const Samples& samples, int threads) {
   const auto [least, most] = std::minmax_element(samples.ratio.begin(), samples.ratio.end());
-  return {bench_case.name, bench_case.shape, bench_case.bound, threads, median(samples.speed), median(samples.peak), median(samples.ratio),
-          *least, *most};
+  return {bench_case.name,      bench_case.shape,      bench_case.bound, threads, median(samples.speed),
+          median(samples.peak), median(samples.ratio), *least,           *most};
 }
 
 }  // namespace

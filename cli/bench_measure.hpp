@@ -21,7 +21,7 @@ enum class Bound { kFma, kBf16Dot, kRead };
 struct BenchCase {
   std::string name, shape;
   Bound bound = Bound::kFma;
-  double work = 0;            ///< useful flop, or bytes that must be read, of one run
+  double work = 0;  ///< useful flop, or bytes that must be read, of one run
   std::function<void()> run;
 };
 

@@ -52,7 +52,8 @@ std::int64_t windowed_layers(const model::DecoderConfig& config) {
 std::string windows_text(const model::DecoderConfig& config) {
   const std::int64_t windowed = windowed_layers(config);
   if (windowed == 0) return "every layer sees all earlier tokens";
-  const auto first = std::find_if(config.layer.begin(), config.layer.end(), [](const auto& layer) { return layer.window_tokens.has_value(); });
+  const auto first =
+      std::find_if(config.layer.begin(), config.layer.end(), [](const auto& layer) { return layer.window_tokens.has_value(); });
   return fmt::format("{} of {} layers see the last {} tokens, the others all", windowed, config.layers, *first->window_tokens);
 }
 
@@ -73,23 +74,34 @@ std::string as_json(const model::GgufFile& file, const model::DecoderConfig& con
   }
   json windows = json::array();
   for (const auto& layer : config.layer) windows.push_back(layer.window_tokens ? json(*layer.window_tokens) : json(nullptr));
-  const json result = {
-      {"name", file.find_string("general.name").value_or("")},
-      {"architecture", config.architecture},
-      {"layers", config.layers},
-      {"width", config.width},
-      {"ffn_width", config.ffn_width},
-      {"vocabulary", config.vocabulary},
-      {"context_length", config.context_length},
-      {"attention", {{"layout", head_layout(config)}, {"query_heads", config.query_heads}, {"kv_heads", config.kv_heads},
-                     {"head_dim", config.head_dim}, {"value_dim", config.value_dim}, {"window_tokens_by_layer", windows}}},
-      {"parameters", {{"total", total_parameters(info)}, {"embedding", info.embedding_parameters}, {"attention", info.attention_parameters},
-                      {"ffn", info.ffn_parameters}, {"norm", info.norm_parameters}, {"output", info.output_parameters}}},
-      {"kv_cache", {{"format", "float32"}, {"bytes_per_token", info.kv_bytes_per_token},
-                    {"bytes_at_full_context", info.kv_bytes_per_token * config.context_length}}},
-      {"weight_bytes", info.weight_bytes},
-      {"file_bytes", file.file_bytes()},
-      {"types", types}};
+  const json result = {{"name", file.find_string("general.name").value_or("")},
+                       {"architecture", config.architecture},
+                       {"layers", config.layers},
+                       {"width", config.width},
+                       {"ffn_width", config.ffn_width},
+                       {"vocabulary", config.vocabulary},
+                       {"context_length", config.context_length},
+                       {"attention",
+                        {{"layout", head_layout(config)},
+                         {"query_heads", config.query_heads},
+                         {"kv_heads", config.kv_heads},
+                         {"head_dim", config.head_dim},
+                         {"value_dim", config.value_dim},
+                         {"window_tokens_by_layer", windows}}},
+                       {"parameters",
+                        {{"total", total_parameters(info)},
+                         {"embedding", info.embedding_parameters},
+                         {"attention", info.attention_parameters},
+                         {"ffn", info.ffn_parameters},
+                         {"norm", info.norm_parameters},
+                         {"output", info.output_parameters}}},
+                       {"kv_cache",
+                        {{"format", "float32"},
+                         {"bytes_per_token", info.kv_bytes_per_token},
+                         {"bytes_at_full_context", info.kv_bytes_per_token * config.context_length}}},
+                       {"weight_bytes", info.weight_bytes},
+                       {"file_bytes", file.file_bytes()},
+                       {"types", types}};
   return result.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -99,7 +111,8 @@ std::string as_text(const model::GgufFile& file, const model::DecoderConfig& con
       {"name", file.find_string("general.name").value_or("-")},
       {"architecture", fmt::format("{}: {} layers, width {}, FFN {}, vocabulary {}", config.architecture, config.layers, config.width,
                                    config.ffn_width, grouped(config.vocabulary))},
-      {"attention", fmt::format("{}: {} query heads on {} KV heads of {}", head_layout(config), config.query_heads, config.kv_heads, config.head_dim)},
+      {"attention",
+       fmt::format("{}: {} query heads on {} KV heads of {}", head_layout(config), config.query_heads, config.kv_heads, config.head_dim)},
       {"windows", windows_text(config)},
       {"RoPE base", ropes_text(config)},
       {"context", grouped(config.context_length) + " tokens"},
@@ -111,8 +124,9 @@ std::string as_text(const model::GgufFile& file, const model::DecoderConfig& con
       {"  output", output},
       {"KV cache", fmt::format("{} bytes a token (float32), {} at full context", grouped(info.kv_bytes_per_token),
                                bytes_text(info.kv_bytes_per_token * config.context_length))},
-      {"weights", fmt::format("{}, {:.2f} bits a parameter", bytes_text(info.weight_bytes),
-                              8.0 * static_cast<double>(info.weight_bytes) / static_cast<double>(std::max<std::int64_t>(1, total_parameters(info))))},
+      {"weights",
+       fmt::format("{}, {:.2f} bits a parameter", bytes_text(info.weight_bytes),
+                   8.0 * static_cast<double>(info.weight_bytes) / static_cast<double>(std::max<std::int64_t>(1, total_parameters(info))))},
   };
   for (const auto& [name, share] : shares_by_type(file)) {
     rows.push_back({"  " + name, fmt::format("{} tensors, {}", share.tensors, bytes_text(share.bytes))});

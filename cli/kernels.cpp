@@ -25,8 +25,12 @@ Examples:
 std::string as_json(const std::vector<KernelInfo>& kernels) {
   nlohmann::json list = nlohmann::json::array();
   for (const KernelInfo& kernel : kernels) {
-    list.push_back({{"family", kernel.family}, {"isa", kernel.isa}, {"dtypes", kernel.dtypes}, {"available", kernel.available},
-                    {"selected", kernel.selected}, {"reason", kernel.reason}});
+    list.push_back({{"family", kernel.family},
+                    {"isa", kernel.isa},
+                    {"dtypes", kernel.dtypes},
+                    {"available", kernel.available},
+                    {"selected", kernel.selected},
+                    {"reason", kernel.reason}});
   }
   const nlohmann::json result = {{"version", version()}, {"isa", active_isa()}, {"threads", get_num_threads()}, {"kernels", list}};
   return result.dump(2) + "\n";
@@ -35,7 +39,11 @@ std::string as_json(const std::vector<KernelInfo>& kernels) {
 std::string as_table(const std::vector<KernelInfo>& kernels) {
   std::vector<Row> rows = {{"family", "ISA", "types", "", "why not"}};
   for (const KernelInfo& kernel : kernels) {
-    rows.push_back({kernel.family, kernel.isa, kernel.dtypes, kernel.selected ? "runs" : kernel.available ? "could run" : "-", kernel.reason});
+    rows.push_back({kernel.family, kernel.isa, kernel.dtypes,
+                    kernel.selected    ? "runs"
+                    : kernel.available ? "could run"
+                                       : "-",
+                    kernel.reason});
   }
   return fmt::format("heed {}, instruction set {}, {} threads\n\n", version(), active_isa(), get_num_threads()) + format_table(rows);
 }

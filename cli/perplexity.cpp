@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed perplexity: how surprised a model is by a text.
 //
-// The text's tokens are cut into windows that follow each other without overlap and start afresh: C tokens each for a context of C; where the
-// model wants a begin-of-sequence token, every window gets it and holds C - 1 tokens of the text. Every token of a window but its first is
-// predicted from all before it, so the text's own first token counts exactly where a begin token precedes it. NLL is the mean over all
+// The text's tokens are cut into windows that follow each other without overlap and start afresh: C tokens each for a context of C; where
+// the model wants a begin-of-sequence token, every window gets it and holds C - 1 tokens of the text. Every token of a window but its first
+// is predicted from all before it, so the text's own first token counts exactly where a begin token precedes it. NLL is the mean over all
 // predicted tokens of -log p, in float64 from float32 logits.
 #include <algorithm>
 #include <cmath>
@@ -21,6 +21,7 @@
 #include <heed/model/tokenizer.hpp>
 
 #include "cli/commands.hpp"
+#include "cli/context.hpp"
 #include "cli/io.hpp"
 
 namespace heed::cli {
@@ -78,10 +79,11 @@ bool add_window(model::Session& session, const Window& window, std::int64_t tota
   const std::span<const Token> inputs(window.data(), window.size() - 1);
   for (std::size_t at = 0; at < inputs.size(); at += kPieceTokens) {
     if (interrupted()) return false;
-    session.feed_all(inputs.subspan(at, std::min(kPieceTokens, inputs.size() - at)), [&](std::int64_t index, std::span<const float> logits) {
-      score.sum += negative_log_likelihood(logits, window[at + static_cast<std::size_t>(index) + 1]);
-      ++score.tokens;
-    });
+    session.feed_all(inputs.subspan(at, std::min(kPieceTokens, inputs.size() - at)),
+                     [&](std::int64_t index, std::span<const float> logits) {
+                       score.sum += negative_log_likelihood(logits, window[at + static_cast<std::size_t>(index) + 1]);
+                       ++score.tokens;
+                     });
     note(fmt::format("{}/{} tokens, nll {:.4f}\n", score.tokens, total, score.nll()));
   }
   return true;
@@ -104,18 +106,11 @@ std::vector<Window> read_windows(const PerplexityOptions& options, const model::
   return windows;
 }
 
-std::int64_t checked_context(const PerplexityOptions& options, const model::DecoderConfig& config) {
-  if (options.context > config.context_length) {
-    throw std::runtime_error(fmt::format("--context asks for {} tokens, the model was made for {}", options.context, config.context_length));
-  }
-  return options.context > 0 ? options.context : config.context_length;
-}
-
 int perplexity(const PerplexityOptions& options) {
   use_threads(options.threads);
   const auto file = model::GgufFile::open(options.model);
   const model::Tokenizer tokenizer(file);
-  const std::int64_t context = checked_context(options, model::read_config(file));
+  const std::int64_t context = chosen_context(options.context, model::read_config(file));
   const auto windows = read_windows(options, tokenizer, context);
   const model::Decoder decoder(file);
   // The first window is the longest.
@@ -126,7 +121,8 @@ int perplexity(const PerplexityOptions& options) {
   }
   const double nll = score.nll();
   if (options.json) {
-    const nlohmann::json result = {{"nll", nll}, {"ppl", std::exp(nll)}, {"tokens", score.tokens}, {"windows", windows.size()}, {"context", context}};
+    const nlohmann::json result = {
+        {"nll", nll}, {"ppl", std::exp(nll)}, {"tokens", score.tokens}, {"windows", windows.size()}, {"context", context}};
     print(result.dump() + "\n");
   } else {
     print(fmt::format("nll {:.6f} ppl {:.4f} tokens {}\n", nll, std::exp(nll), score.tokens));
@@ -143,9 +139,11 @@ void add_perplexity(CLI::App& app, Action& action) {
   command->add_option("model", options->model, "GGUF file")->required()->type_name("MODEL");
   command->add_option("--text-file", options->text_file, "The text, - for standard input")->required()->type_name("FILE");
   command->add_option("--max-tokens", options->max_tokens, "Read only the first N tokens of the text (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->type_name("N");
+      ->check(CLI::Range(std::int64_t{1}, kMostTokens))
+      ->type_name("N");
   command->add_option("--context", options->context, "Tokens of a window (default: the model's context)")
-      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 40))->type_name("N");
+      ->check(CLI::Range(std::int64_t{2}, kMostTokens))
+      ->type_name("N");
   command->add_flag("--json", options->json, "Print JSON");
   add_threads(*command, options->threads);
   command->callback([options, &action] { action = [options] { return perplexity(*options); }; });

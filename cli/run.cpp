@@ -15,6 +15,7 @@
 #include <heed/model/tokenizer.hpp>
 
 #include "cli/commands.hpp"
+#include "cli/context.hpp"
 #include "cli/io.hpp"
 #include "cli/prompt.hpp"
 
@@ -66,10 +67,7 @@ std::vector<Token> encode_prompt(const RunOptions& options, const model::GgufFil
 }
 
 std::int64_t checked_context(const RunOptions& options, const model::DecoderConfig& config, std::size_t prompt) {
-  if (options.context > config.context_length) {
-    throw std::runtime_error(fmt::format("--context asks for {} tokens, the model was made for {}", options.context, config.context_length));
-  }
-  const std::int64_t context = options.context > 0 ? options.context : config.context_length;
+  const std::int64_t context = chosen_context(options.context, config);
   if (static_cast<std::int64_t>(prompt) > context) {
     throw std::runtime_error(fmt::format("the prompt has {} tokens, the context holds {}", prompt, context));
   }
@@ -162,16 +160,27 @@ int run(const RunOptions& options) {
 void add_sampling(CLI::App& command, model::SamplingOptions& sampling) {
   const std::string group = "Sampling";
   command.add_option("--temperature", sampling.temperature, "0: always the likeliest token; higher: more varied (default: 0)")
-      ->check(CLI::NonNegativeNumber)->type_name("T")->group(group);
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("T")
+      ->group(group);
   command.add_option("--seed", sampling.seed, "The same seed gives the same text (default: 0)")->type_name("S")->group(group);
   command.add_option("--top-k", sampling.top_k, "Only the K likeliest tokens (default: 0, all)")
-      ->check(CLI::NonNegativeNumber)->type_name("K")->group(group);
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("K")
+      ->group(group);
   command.add_option("--top-p", sampling.top_p, "Only the likeliest tokens that make up this share (default: 1, all)")
-      ->check(CLI::Range(1e-9, 1.0))->type_name("P")->group(group);
-  command.add_option("--min-p", sampling.min_p, "Only tokens with at least this share of the likeliest one's probability (default: 0, all)")
-      ->check(CLI::Range(0.0, 1.0))->type_name("P")->group(group);
+      ->check(CLI::Range(1e-9, 1.0))
+      ->type_name("P")
+      ->group(group);
+  command
+      .add_option("--min-p", sampling.min_p, "Only tokens with at least this share of the likeliest one's probability (default: 0, all)")
+      ->check(CLI::Range(0.0, 1.0))
+      ->type_name("P")
+      ->group(group);
   command.add_option("--repeat-penalty", sampling.repetition_penalty, "Above 1: makes recent tokens less likely (default: 1)")
-      ->check(CLI::Range(1e-3, 1e3))->type_name("R")->group(group);
+      ->check(CLI::Range(1e-3, 1e3))
+      ->type_name("R")
+      ->group(group);
 }
 
 }  // namespace
@@ -183,9 +192,11 @@ void add_run(CLI::App& app, Action& action) {
   command->add_option("model", options->model, "GGUF file")->required()->type_name("MODEL");
   add_text_source(*command, options->source, "--prompt-file");
   command->add_option("--max-tokens", options->max_tokens, "Stop after this many tokens (default: 256)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->type_name("N");
+      ->check(CLI::Range(std::int64_t{1}, kMostTokens))
+      ->type_name("N");
   command->add_option("--context", options->context, "Most tokens of prompt and continuation together (default: the model's)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->type_name("N");
+      ->check(CLI::Range(std::int64_t{1}, kMostTokens))
+      ->type_name("N");
   CLI::Option* chat = command->add_flag("--chat", options->chat, "Put the prompt into the model's chat template, as the user's message");
   command->add_option("--system", options->system, "The system message, with --chat")->needs(chat)->type_name("TEXT");
   command->add_flag("--print-ids", options->print_ids, "Print the ids of the generated tokens in place of their text");

@@ -54,7 +54,8 @@ void add_tokenize(CLI::App& app, Action& action) {
   command->footer(kFooter);
   command->add_option("model", options->model, "GGUF file")->required()->type_name("MODEL");
   add_text_source(*command, options->source, "--text-file");
-  command->add_flag("--no-special", options->no_special, "Take names of control tokens in the text, such as <|im_start|>, as plain characters");
+  command->add_flag("--no-special", options->no_special,
+                    "Take names of control tokens in the text, such as <|im_start|>, as plain characters");
   command->add_flag("--no-bos", options->no_bos, "Leave out the begin-of-sequence token that the model asks for");
   command->add_flag("--json", options->json, "Print {\"tokens\": [ids], \"pieces\": [vocabulary texts]}");
   command->callback([options, &action] { action = [options] { return tokenize(*options); }; });

@@ -44,8 +44,8 @@ double probe_fma(std::int64_t rounds) { return run_on_all_threads(active_probes(
 double probe_bf16_dot(std::int64_t rounds) { return run_on_all_threads(active_probes().bf16_dot, rounds); }
 
 double probe_read(std::span<const float> memory) {
-  constexpr std::int64_t kStep = 256;                    // floats: what the probe wants a multiple of
-  constexpr std::int64_t kPartsPerThread = 16;           // so that a thread that lost its core is made up for
+  constexpr std::int64_t kStep = 256;           // floats: what the probe wants a multiple of
+  constexpr std::int64_t kPartsPerThread = 16;  // so that a thread that lost its core is made up for
   const int threads = base::num_threads();
   const std::int64_t parts = threads * kPartsPerThread;
   const std::int64_t length = static_cast<std::int64_t>(memory.size()) / parts / kStep * kStep;

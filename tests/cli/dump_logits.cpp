@@ -35,7 +35,8 @@ void dump(const std::string& model, const std::string& out, std::size_t prefill,
     if (index >= from) stream.write(reinterpret_cast<const char*>(logits.data()), static_cast<std::streamsize>(logits.size_bytes()));
   };
   const std::span<const Token> tokens(ids);
-  session.feed_all(tokens.first(prefill), [&](std::int64_t index, std::span<const float> logits) { write(static_cast<std::size_t>(index), logits); });
+  session.feed_all(tokens.first(prefill),
+                   [&](std::int64_t index, std::span<const float> logits) { write(static_cast<std::size_t>(index), logits); });
   for (std::size_t i = prefill; i < ids.size(); ++i) write(i, session.feed(tokens.subspan(i, 1)));
 }
 
