@@ -124,7 +124,7 @@ TEST_P(Linear, FewInputsMatchDoublePrecision) {
 
 TEST_P(Linear, OddRowCountsMatchDoublePrecision) {
   const std::int64_t columns = widths()[1];
-  for (const std::int64_t rows : {1, 2, 15, 16, 17, 33, 131, 259}) {
+  for (const std::int64_t rows : {1, 2, 15, 16, 17, 33, 131}) {
     const Matrix m(GetParam().type, rows, columns, 12);
     Trial(m, 1, true).expect_right(m);
     Trial(m, 3, false).expect_right(m);
@@ -132,11 +132,10 @@ TEST_P(Linear, OddRowCountsMatchDoublePrecision) {
 }
 
 TEST_P(Linear, ManyInputsMatchDoublePrecision) {
-  const std::int64_t columns = widths()[1];
-  for (const std::int64_t rows : {3, 40, 131}) {
-    const Matrix m(GetParam().type, rows, columns, 13);
-    for (const std::int64_t n : {16, 23, 24, 25, 31, 32, 70}) Trial(m, n, n % 2 == 0).expect_right(m);
-  }
+  const Matrix wide(GetParam().type, 3, widths()[1], 13);
+  for (const std::int64_t n : {16, 23, 24, 25, 31, 32, 70}) Trial(wide, n, n % 2 == 0).expect_right(wide);
+  const Matrix high(GetParam().type, 131, widths()[0], 13);  // more rows than a tile
+  for (const std::int64_t n : {16, 24, 37}) Trial(high, n, n % 2 == 0).expect_right(high);
 }
 
 TEST_P(Linear, InputsOfSeveralTilesMatchDoublePrecision) {

@@ -2,9 +2,12 @@
 // The block formats: where the fields lie and what a value is worth (docs/gguf.md has the tables).
 //
 // A format decodes in two steps. scales() turns the float16 and packed scales of one block into kScales floats; it runs for many blocks
-// ahead, so that decode() gets them by broadcast loads. decode() hands kLanes values at a time to take(sink, values, index), index being
-// the place of the first one in the block. Products of scale and quant are exact in float32 (11 + 7 + 6 bits at most), so an FMA and a
-// multiplication followed by an addition give the same bits: all ISAs decode alike.
+// ahead, so that decode() gets them by broadcast loads. decode() hands kLanes values at a time to take(sink, values, index, slot), index
+// being the place of the first one in the block and slot a small number, a constant after unrolling, by which a sink may spread them over
+// several sums. Only loops over lanes are unrolled: with 4 lanes a block of 256 values would be too much text.
+//
+// Products of scale and quant are exact in float32 (11 + 7 + 6 bits at most), so an FMA and a multiplication followed by an addition give
+// the same bits: all ISAs decode alike.
 
 template <class T>
 HEED_INLINE T read(const std::uint8_t* p) {
@@ -22,7 +25,7 @@ struct Plain {
   template <class Sink>
   HEED_INLINE void decode(Sink& sink, const std::uint8_t* block, const float*) {
     HEED_UNROLL
-    for (int i = 0; i < 32; i += kLanes) take(sink, loadu(reinterpret_cast<const T*>(block) + i), i);
+    for (int i = 0; i < 32; i += kLanes) take(sink, loadu(reinterpret_cast<const T*>(block) + i), i, i / kLanes);
   }
 };
 
@@ -32,8 +35,8 @@ HEED_INLINE void decode_nibbles(Sink& sink, const Levels16& levels, const std::u
   HEED_UNROLL
   for (int i = 0; i < 16; i += kLanes) {
     const IVec bytes = iload_bytes(q + i);
-    take(sink, low_level(levels, bytes), i);
-    take(sink, high_level(levels, bytes), 16 + i);
+    take(sink, low_level(levels, bytes), i, 2 * i / kLanes);
+    take(sink, high_level(levels, bytes), 16 + i, 2 * i / kLanes + 1);
   }
 }
 
@@ -69,8 +72,8 @@ struct Q5_0 {
     HEED_UNROLL
     for (int i = 0; i < 16; i += kLanes) {
       const IVec bytes = iload_bytes(block + 6 + i);
-      take(sink, add_where(mask_from_bits(clear >> i), low_level(levels, bytes), sixteen), i);
-      take(sink, add_where(mask_from_bits(clear >> (16 + i)), high_level(levels, bytes), sixteen), 16 + i);
+      take(sink, add_where(mask_from_bits(clear >> i), low_level(levels, bytes), sixteen), i, 2 * i / kLanes);
+      take(sink, add_where(mask_from_bits(clear >> (16 + i)), high_level(levels, bytes), sixteen), 16 + i, 2 * i / kLanes + 1);
     }
   }
 };
@@ -82,7 +85,9 @@ struct Q8_0 {
   HEED_INLINE void decode(Sink& sink, const std::uint8_t* block, const float* scale) {
     const Vec d = set1(scale[0]);
     HEED_UNROLL
-    for (int i = 0; i < 32; i += kLanes) take(sink, mul(d, loadu(reinterpret_cast<const std::int8_t*>(block) + 2 + i)), i);
+    for (int i = 0; i < 32; i += kLanes) {
+      take(sink, mul(d, loadu(reinterpret_cast<const std::int8_t*>(block) + 2 + i)), i, i / kLanes);
+    }
   }
 };
 
@@ -115,36 +120,38 @@ struct Q4_K {
   HEED_INLINE void scales(float* to, const std::uint8_t* block) { widen_k_scales(to, block); }
   template <class Sink>
   HEED_INLINE void decode(Sink& sink, const std::uint8_t* block, const float* scale) {
-    HEED_UNROLL
     for (int j = 0; j < 8; j += 2) {
       const Levels16 low = levels16(set1(scale[j]), set1(scale[8 + j]));
       const Levels16 high = levels16(set1(scale[j + 1]), set1(scale[9 + j]));
       HEED_UNROLL
       for (int i = 0; i < 32; i += kLanes) {
         const IVec bytes = iload_bytes(block + 16 + 16 * j + i);
-        take(sink, low_level(low, bytes), 32 * j + i);
-        take(sink, high_level(high, bytes), 32 * j + 32 + i);
+        take(sink, low_level(low, bytes), 32 * j + i, 2 * i / kLanes);
+        take(sink, high_level(high, bytes), 32 * j + 32 + i, 2 * i / kLanes + 1);
       }
     }
   }
 };
 
-/// As Q4_K; bit j of byte i of qh[32] is the fifth bit of value i of run j. It is weighed as a float: 2^j times 16 / 2^j.
+/// As Q4_K; bit j of byte i of qh[32] is the fifth bit of value i of run j.
 struct Q5_K {
   static constexpr int kValues = 256, kBytes = 176, kScales = 16;
   HEED_INLINE void scales(float* to, const std::uint8_t* block) { widen_k_scales(to, block); }
   template <class Sink>
   HEED_INLINE void decode(Sink& sink, const std::uint8_t* block, const float* scale) {
-    HEED_UNROLL
-    for (int j = 0; j < 8; ++j) {
-      const Vec d = set1(scale[j]), offset = set1(scale[8 + j]), weight = set1(16.0F / static_cast<float>(1 << j));
+    float weight = 16.0F;  // of the bit where it stands: 16 / 2^j
+    for (int j = 0; j < 8; j += 2) {
+      const IVec low_bit = iset1(1 << j), high_bit = iset1(2 << j);
+      const Vec low_weight = set1(weight), high_weight = set1(weight * 0.5F);
       HEED_UNROLL
       for (int i = 0; i < 32; i += kLanes) {
-        const IVec bytes = iload_bytes(block + 48 + 32 * (j / 2) + i);
-        const Vec nibble = to_float(j % 2 == 0 ? iand(bytes, iset1(15)) : shift_right<4>(bytes));
-        const Vec fifth = to_float(iand(iload_bytes(block + 16 + i), iset1(1 << j)));
-        take(sink, fma(d, fma(fifth, weight, nibble), offset), 32 * j + i);
+        const IVec bytes = iload_bytes(block + 48 + 16 * j + i), bits = iload_bytes(block + 16 + i);
+        const Vec low = fma(to_float(iand(bits, low_bit)), low_weight, to_float(iand(bytes, iset1(15))));
+        const Vec high = fma(to_float(iand(bits, high_bit)), high_weight, to_float(shift_right<4>(bytes)));
+        take(sink, fma(set1(scale[j]), low, set1(scale[8 + j])), 32 * j + i, 2 * i / kLanes);
+        take(sink, fma(set1(scale[j + 1]), high, set1(scale[9 + j])), 32 * j + 32 + i, 2 * i / kLanes + 1);
       }
+      weight *= 0.25F;
     }
   }
 };
@@ -168,11 +175,10 @@ struct Q6_K {
                        ior(iand(b, low_bits), iand(shift_left<2>(high), high_bits)), ior(shift_right<4>(a), iand(high, high_bits)),
                        ior(shift_right<4>(b), iand(shift_right<2>(high), high_bits))};
     HEED_UNROLL
-    for (int k = 0; k < 4; ++k) take(sink, mul(to_float(isub(q[k], middle)), set1(scale[2 * k])), index + 32 * k);
+    for (int k = 0; k < 4; ++k) take(sink, mul(to_float(isub(q[k], middle)), set1(scale[2 * k])), index + 32 * k, k);
   }
   template <class Sink>
   HEED_INLINE void decode(Sink& sink, const std::uint8_t* block, const float* scale) {
-    HEED_UNROLL
     for (int half = 0; half < 2; ++half) {
       HEED_UNROLL
       for (int i = 0; i < 32; i += kLanes) {

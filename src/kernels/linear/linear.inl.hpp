@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with 1 to 8 rows of x at a time, and plain decoding, for every block format.
+// Products with 1, 4 or 8 rows of x at a time, and plain decoding, for every block format.
 
 namespace linear {
 
@@ -10,25 +10,35 @@ constexpr int kChunkValues = 2048;
 /// widen_four_halves() writes past the scales of a block; the next block's overwrite it.
 constexpr int kScaleSlack = 4;
 
+/// How far ahead of the scales weights are asked for. On an Emerald Rapids core, from L3: Q8_0 13 -> 16 GB/s, the others up to 5 %; 1 KiB
+/// ahead is worse than nothing. The hardware does float types better alone.
+constexpr int kPrefetchBytes = 3072;
+template <class Format>
+HEED_INLINE void prefetch_block(const std::uint8_t* block) {
+  if constexpr (Format::kScales > 0) {
+    for (int line = 0; line < Format::kBytes; line += 64) prefetch(block + line + kPrefetchBytes);
+  }
+}
+
 /// Decoded values go to memory.
 struct StoreSink {
   float* out;
 };
-HEED_INLINE void take(StoreSink& sink, Vec values, int index) { storeu(sink.out + index, values); }
+HEED_INLINE void take(StoreSink& sink, Vec values, int index, int) { storeu(sink.out + index, values); }
 
 /// Decoded values meet kRows rows of x. Several independent sums per row hide the FMA's latency where there are few rows.
 template <int kRows>
 struct DotSink {
-  static constexpr int kSums = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  static constexpr int kSums = kRows == 1 ? 4 : 1;
   const float* x;
   std::int64_t stride;
   Vec sums[kRows][kSums];
 };
 template <int kRows>
-HEED_INLINE void take(DotSink<kRows>& sink, Vec values, int index) {
+HEED_INLINE void take(DotSink<kRows>& sink, Vec values, int index, int slot) {
   HEED_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    Vec& sum = sink.sums[r][index / kLanes % DotSink<kRows>::kSums];
+    Vec& sum = sink.sums[r][slot % DotSink<kRows>::kSums];
     sum = fma(values, loadu(sink.x + r * sink.stride + index), sum);
   }
 }
@@ -54,7 +64,10 @@ HEED_INLINE void take_row(DotSink<kRows>& sink, const std::uint8_t* block, std::
   std::int64_t blocks = columns / Format::kValues;
   while (blocks > 0) {
     const int count = blocks < kChunkBlocks ? static_cast<int>(blocks) : kChunkBlocks;
-    for (int b = 0; b < count; ++b) Format::scales(scales + b * Format::kScales, block + b * Format::kBytes);
+    for (int b = 0; b < count; ++b) {
+      prefetch_block<Format>(block + b * Format::kBytes);
+      Format::scales(scales + b * Format::kScales, block + b * Format::kBytes);
+    }
     for (int b = 0; b < count; ++b) {
       Format::decode(sink, block, scales + b * Format::kScales);
       block += Format::kBytes;
@@ -101,11 +114,7 @@ void dot(const LinearProblem& p, std::int64_t first, std::int64_t last) noexcept
     dot_rows<Format, 4>(p, r, first, last);
     r += 4;
   }
-  if (r + 2 <= p.n) {
-    dot_rows<Format, 2>(p, r, first, last);
-    r += 2;
-  }
-  if (r < p.n) dot_rows<Format, 1>(p, r, first, last);
+  for (; r < p.n; ++r) dot_rows<Format, 1>(p, r, first, last);
 }
 
 template <class Format>
