@@ -73,9 +73,7 @@ MergeTable::Merge MergeTable::find(Token left, Token right) const noexcept {
 // --- BpeEncoder
 
 BpeEncoder::BpeEncoder(const GgufFile& file, const Vocabulary& vocabulary)
-    : vocabulary_(&vocabulary),
-      splitter_(make_splitter(file)),
-      merges_(file.require_strings(kMerges).size()),
+    : vocabulary_(&vocabulary), splitter_(make_splitter(file)), merges_(file.require_strings(kMerges).size()),
       whole_piece_(read_pre_splitter_name(file) == "llama-bpe" ? WholePiece::kLookUp : WholePiece::kMerge) {
   for (unsigned byte = 0; byte < 256; ++byte) {
     const auto value = static_cast<char>(static_cast<unsigned char>(byte));
@@ -93,7 +91,8 @@ void BpeEncoder::read_merges(const GgufFile& file) {
     const std::string_view text = merges[rank];
     const auto entry = [&] { return "entry " + std::to_string(rank) + ", \"" + merges[rank].substr(0, 80) + '"'; };
     const std::size_t space = text.find(' ', 1);
-    if (space == std::string_view::npos || space + 1 == text.size()) throw_bad_key(file, kMerges, "two texts with a blank between", entry());
+    if (space == std::string_view::npos || space + 1 == text.size())
+      throw_bad_key(file, kMerges, "two texts with a blank between", entry());
     const std::string_view left = text.substr(0, space);
     const std::string_view right = text.substr(space + 1);
     joined.assign(left).append(right);

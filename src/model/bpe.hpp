@@ -58,7 +58,7 @@ class BpeEncoder {
   const Vocabulary* vocabulary_;
   PreSplitter splitter_;
   MergeTable merges_;
-  std::array<Token, 256> byte_tokens_{};  ///< kNoToken: the vocabulary lacks the byte
+  std::array<Token, 256> byte_tokens_{};                                  ///< kNoToken: the vocabulary lacks the byte
   enum class WholePiece : std::uint8_t { kMerge, kLookUp } whole_piece_;  ///< kLookUp: a piece that is a token becomes it without merging
 };
 

@@ -13,8 +13,8 @@ namespace heed::model {
 
 /// A stretch of the text that is one token so far, or (-1) none.
 struct MergeSymbol {
-  std::int64_t begin = 0, size = 0;         ///< bytes; size 0: merged into a symbol on the left
-  std::int64_t previous = -1, next = -1;    ///< neighbours by index; -1 at the ends
+  std::int64_t begin = 0, size = 0;       ///< bytes; size 0: merged into a symbol on the left
+  std::int64_t previous = -1, next = -1;  ///< neighbours by index; -1 at the ends
   Token token = -1;
 };
 

@@ -145,7 +145,7 @@ std::string format_llama3(std::string_view chat_template, Messages messages) {
 
 /// Where Mistral's templates differ from each other, read off their text.
 struct MistralTraits {
-  std::string_view open, close, answer;           ///< blanks around [INST], [/INST] and the answer
+  std::string_view open, close, answer;  ///< blanks around [INST], [/INST] and the answer
   enum class System : std::uint8_t { kRefused, kFirstTurn, kLastTurn } system = System::kRefused;
   bool trims_answer = false;
 

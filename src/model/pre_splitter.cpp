@@ -97,7 +97,8 @@ std::runtime_error pcre2_error(const char* what, int code) {
 Code compile(const std::string& expression) {
   int error = 0;
   std::size_t offset = 0;
-  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
+  Code code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
   if (!code) throw pcre2_error("pcre2_compile", error);
   // Without the just-in-time compiler the interpreter matches the same, slower: a failure here is not one.
   static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
@@ -131,8 +132,8 @@ void split_range(const pcre2_code* code, pcre2_match_data* data, pcre2_match_con
   const std::size_t* found = pcre2_get_ovector_pointer(data);
   std::size_t position = 0;
   while (position < subject.size()) {
-    const int result = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), position, PCRE2_NO_UTF_CHECK, data,
-                                   context);
+    const int result =
+        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), position, PCRE2_NO_UTF_CHECK, data, context);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
     if (result < 0) throw pcre2_error("pcre2_match", result);

@@ -24,9 +24,7 @@ struct Candidate {
 };
 
 /// Descending, lower ids first on ties.
-bool comes_before(const Candidate& a, const Candidate& b) noexcept {
-  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-}
+bool comes_before(const Candidate& a, const Candidate& b) noexcept { return a.logit != b.logit ? a.logit > b.logit : a.token < b.token; }
 
 void check(bool good, std::string_view option, const std::string& expected, const std::string& got) {
   if (!good) base::throw_invalid("Sampler", option, expected, got);

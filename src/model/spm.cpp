@@ -51,8 +51,7 @@ std::string SpmEncoder::bytes_of(std::string_view text) {
 }
 
 SpmEncoder::SpmEncoder(const GgufFile& file, const Vocabulary& vocabulary)
-    : vocabulary_(&vocabulary),
-      scores_(read_scores(file, vocabulary.size())),
+    : vocabulary_(&vocabulary), scores_(read_scores(file, vocabulary.size())),
       adds_blank_prefix_(file.find_bool("tokenizer.ggml.add_space_prefix").value_or(true)) {
   byte_tokens_.fill(kNoToken);
   for (Token token = 0; token < vocabulary.size(); ++token) {

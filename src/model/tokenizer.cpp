@@ -48,9 +48,7 @@ void check_id(std::string_view function, const Vocabulary& vocabulary, Token tok
 }  // namespace
 
 Tokenizer::State::State(const GgufFile& file)
-    : vocabulary(read_vocabulary(file)),
-      with_control(vocabulary, SpecialText::kParse),
-      without_control(vocabulary, SpecialText::kPlain) {
+    : vocabulary(read_vocabulary(file)), with_control(vocabulary, SpecialText::kParse), without_control(vocabulary, SpecialText::kPlain) {
   const std::string& model = file.require_string(kModel);
   if (model == "gpt2") {
     encoder.emplace<BpeEncoder>(file, vocabulary);

@@ -46,9 +46,8 @@ std::vector<Fragment> SpecialTokens::choose(std::string_view text) const {
   std::vector<Fragment> chosen;
   for (std::size_t length = longest_; length > 0; --length) {
     std::vector<Match> bucket = std::move(buckets[length]);
-    std::sort(bucket.begin(), bucket.end(), [](const Match& a, const Match& b) {
-      return a.token != b.token ? a.token < b.token : a.position < b.position;
-    });
+    std::sort(bucket.begin(), bucket.end(),
+              [](const Match& a, const Match& b) { return a.token != b.token ? a.token < b.token : a.position < b.position; });
     for (const Match& match : bucket) {
       if (taken[match.position]) continue;
       // What is taken is at least as long as this match, so it covers one of its ends if it overlaps at all.

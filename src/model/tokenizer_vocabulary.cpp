@@ -13,9 +13,9 @@ namespace heed::model {
 namespace {
 
 /// Texts that end a turn in the model families that write them, whatever id a file gives as eos.
-constexpr std::array<std::string_view, 12> kEndTexts = {
-    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",    "<|end_of_text|>", "<end_of_turn>",
-    "<|end|>",    "<eos>",         "</s>",       "<|endofturn|>", "<EOT>",           "[EOS]"};
+constexpr std::array<std::string_view, 12> kEndTexts = {"<|im_end|>",    "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>",
+                                                        "<end_of_turn>", "<|end|>",       "<eos>",      "</s>",       "<|endofturn|>",
+                                                        "<EOT>",         "[EOS]"};
 
 std::vector<TokenKind> read_kinds(const GgufFile& file, std::size_t count) {
   constexpr std::string_view kKey = "tokenizer.ggml.token_type";

@@ -23,9 +23,9 @@ struct Vocabulary {
   Vocabulary(Vocabulary&&) = default;  // a copy's `ids` would look into the original
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  std::vector<std::string> texts;       ///< [vocabulary]
-  std::vector<TokenKind> kinds;         ///< [vocabulary]
-  std::vector<Token> end_tokens;        ///< rising
+  std::vector<std::string> texts;  ///< [vocabulary]
+  std::vector<TokenKind> kinds;    ///< [vocabulary]
+  std::vector<Token> end_tokens;   ///< rising
   Token bos = kNoToken;
   /// By text; of equal texts the last id counts, empty texts are left out. Views into `texts`.
   std::unordered_map<std::string_view, Token> ids;

@@ -24,7 +24,8 @@ const Messages kOne = {{"user", " Hi "}};
 const Messages kLong = {{"system", "Be brief."}, {"user", "Hi "}, {"assistant", " Yes? "}, {"user", "Why"}};
 
 TEST(ChatPrompt, ChatMlWithoutDefaultSystemMessage) {
-  const std::string text = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'}}{% endfor %}";
+  const std::string text =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'}}{% endfor %}";
   EXPECT_EQ(prompt(text, kOne), "<|im_start|>user\n Hi <|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(prompt(text, kLong),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <|im_end|>\n<|im_start|>assistant\n Yes? <|im_end|>\n"
@@ -36,24 +37,29 @@ TEST(ChatPrompt, ChatMlDefaultSystemMessageIsReadFromTheTemplate) {
   // As a line break, as an escape, and after a header that no literal follows.
   EXPECT_EQ(prompt("{{ '<|im_start|>system\nYou are X.<|im_end|>\n' }}", kOne), expected);
   EXPECT_EQ(prompt("{{ '<|im_start|>system\\nYou are X.<|im_end|>\\n' }}", kOne), expected);
-  EXPECT_EQ(prompt("{{- '<|im_start|>system\\n' + m['content'] + '<|im_end|>\\n' }}{{- '<|im_start|>system\\nYou are X.<|im_end|>\\n' }}", kOne), expected);
+  EXPECT_EQ(
+      prompt("{{- '<|im_start|>system\\n' + m['content'] + '<|im_end|>\\n' }}{{- '<|im_start|>system\\nYou are X.<|im_end|>\\n' }}", kOne),
+      expected);
   EXPECT_EQ(prompt("{{ '<|im_start|>system\nYou are X.<|im_end|>\n' }}", kLong).find("You are X."), std::string::npos);
 }
 
 TEST(ChatPrompt, Gemma) {
   const std::string text = "{{ bos_token }}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}";
   EXPECT_EQ(prompt(text, kOne), "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n");
-  EXPECT_EQ(prompt(text, kLong),
-            "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nYes?<end_of_turn>\n<start_of_turn>user\nWhy<end_of_turn>\n"
-            "<start_of_turn>model\n");
+  EXPECT_EQ(
+      prompt(text, kLong),
+      "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nYes?<end_of_turn>\n<start_of_turn>user\nWhy<end_of_turn>\n"
+      "<start_of_turn>model\n");
   EXPECT_THROW(prompt(text + "{{ raise_exception('System role not supported') }}", kLong), InvalidArgument);
 }
 
 TEST(ChatPrompt, Llama3) {
   const std::string text = "{{ '<|start_header_id|>' + role + '<|end_header_id|>\n\n' + content | trim + '<|eot_id|>' }}";
-  EXPECT_EQ(prompt(text, kOne), "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(prompt(text, kOne),
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
   const std::string dated = text + "{%- set date_string = \"01 Jan 2025\" %}{{- \"Cutting Knowledge Date: December 2023\\n\" }}";
-  const std::string head = "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 01 Jan 2025\n\n";
+  const std::string head =
+      "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 01 Jan 2025\n\n";
   EXPECT_EQ(prompt(dated, kOne), head + "<|eot_id|>" + prompt(text, kOne));
   EXPECT_EQ(prompt(dated, {{"system", " S "}, {"user", "Hi"}}), head + "S<|eot_id|>" + prompt(text, kOne));
 }

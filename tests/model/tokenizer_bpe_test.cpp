@@ -22,7 +22,8 @@ std::vector<std::string> split(const std::string& name, const std::string& text)
 using Pieces = std::vector<std::string>;
 
 TEST(PreSplitter, Gpt2KeepsTheLastBlankForTheWord) {
-  EXPECT_EQ(split("gpt-2", "It's  a test\n\nof 123 things!! "), (Pieces{"It", "'s", " ", " a", " test", "\n", "\n", "of", " 123", " things", "!!", " "}));
+  EXPECT_EQ(split("gpt-2", "It's  a test\n\nof 123 things!! "),
+            (Pieces{"It", "'s", " ", " a", " test", "\n", "\n", "of", " 123", " things", "!!", " "}));
   EXPECT_EQ(split("gpt-2", ""), Pieces{});
 }
 
@@ -43,17 +44,39 @@ TEST(PreSplitter, DefaultCutsPunctuationAndThreeDigits) {
 }
 
 TEST(PreSplitter, BytesThatAreNotUtf8CountAsSymbols) {
-  EXPECT_EQ(split("gpt-2", "ab\xFF\xFE" "cd \x80."), (Pieces{"ab", "\xFF\xFE", "cd", " \x80."}));
+  EXPECT_EQ(split("gpt-2",
+                  "ab\xFF\xFE"
+                  "cd \x80."),
+            (Pieces{"ab", "\xFF\xFE", "cd", " \x80."}));
   EXPECT_EQ(split("gpt-2", "\xE4\xB8"), (Pieces{"\xE4\xB8"}));
 }
 
 /// The expressions over an alphabet where one character stands for each class, so that std::regex can read them: é and CJK are letters z and
 /// y, superscript two and Roman numeral four the digits 8 and 9, the no-break and the ideographic blank \v and \f.
 struct ReducedAlphabet {
-  std::vector<std::pair<std::string, char>> characters = {
-      {"a", 'a'}, {"s", 's'}, {"S", 'S'}, {"t", 't'}, {"l", 'l'}, {"L", 'L'}, {"\xC3\xA9", 'z'}, {"\xE4\xB8\xAD", 'y'}, {"1", '1'},
-      {"2", '2'}, {"\xC2\xB2", '8'}, {"\xE2\x85\xA3", '9'}, {" ", ' '}, {"\n", '\n'}, {"\r", '\r'}, {"\t", '\t'}, {"\xC2\xA0", '\v'},
-      {"\xE3\x80\x80", '\f'}, {"'", '\''}, {",", ','}, {"\xF0\x9F\x91\x8D", '#'}, {"\xE1\xA0\x8E", '%'}, {"\xFF", '~'}};
+  std::vector<std::pair<std::string, char>> characters = {{"a", 'a'},
+                                                          {"s", 's'},
+                                                          {"S", 'S'},
+                                                          {"t", 't'},
+                                                          {"l", 'l'},
+                                                          {"L", 'L'},
+                                                          {"\xC3\xA9", 'z'},
+                                                          {"\xE4\xB8\xAD", 'y'},
+                                                          {"1", '1'},
+                                                          {"2", '2'},
+                                                          {"\xC2\xB2", '8'},
+                                                          {"\xE2\x85\xA3", '9'},
+                                                          {" ", ' '},
+                                                          {"\n", '\n'},
+                                                          {"\r", '\r'},
+                                                          {"\t", '\t'},
+                                                          {"\xC2\xA0", '\v'},
+                                                          {"\xE3\x80\x80", '\f'},
+                                                          {"'", '\''},
+                                                          {",", ','},
+                                                          {"\xF0\x9F\x91\x8D", '#'},
+                                                          {"\xE1\xA0\x8E", '%'},
+                                                          {"\xFF", '~'}};
 };
 
 std::vector<std::size_t> ends_by_regex(const std::string& reduced, const std::regex& regex) {
@@ -100,7 +123,7 @@ TEST(PreSplitter, AgreesWithAnotherRegexEngine) {
 /// A random byte-level vocabulary, and its encoding by trying every pair after every merge.
 struct RandomBpe {
   VocabularyFile file;
-  std::map<std::string, Token> ids;                           ///< by the bytes they stand for
+  std::map<std::string, Token> ids;                          ///< by the bytes they stand for
   std::map<std::pair<std::string, std::string>, int> ranks;  ///< by bytes
 
   RandomBpe(std::mt19937& random, const std::string& pre, int merges) {

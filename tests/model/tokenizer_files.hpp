@@ -94,10 +94,45 @@ inline std::string random_text(std::mt19937& random, const std::vector<std::stri
 
 /// Letters of several scripts, numbers, blanks of all sorts, symbols, and bytes that are not UTF-8.
 inline const std::vector<std::string>& varied_parts() {
-  static const std::vector<std::string> parts = {
-      "a", "b", "ab", "s", "ll", "T", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9D\x94\x98", "1", "23", "\xC2\xB2", "\xE2\x85\xA3", " ", " ", "  ",
-      "\n", "\r\n", "\t", "\xC2\xA0", "\xE3\x80\x80", "\xE1\xA0\x8E", "'", "'s", ",", ".", "\xF0\x9F\x91\x8D", "\xE2\x80\x8D", "\xCC\x81",
-      std::string(1, '\0'), "\x7F", "\xFF", "\x80", "\xE4\xB8", "\xF0\x9F", "\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xC0\x80"};
+  static const std::vector<std::string> parts = {"a",
+                                                 "b",
+                                                 "ab",
+                                                 "s",
+                                                 "ll",
+                                                 "T",
+                                                 "\xC3\xA9",
+                                                 "\xE4\xB8\xAD",
+                                                 "\xF0\x9D\x94\x98",
+                                                 "1",
+                                                 "23",
+                                                 "\xC2\xB2",
+                                                 "\xE2\x85\xA3",
+                                                 " ",
+                                                 " ",
+                                                 "  ",
+                                                 "\n",
+                                                 "\r\n",
+                                                 "\t",
+                                                 "\xC2\xA0",
+                                                 "\xE3\x80\x80",
+                                                 "\xE1\xA0\x8E",
+                                                 "'",
+                                                 "'s",
+                                                 ",",
+                                                 ".",
+                                                 "\xF0\x9F\x91\x8D",
+                                                 "\xE2\x80\x8D",
+                                                 "\xCC\x81",
+                                                 std::string(1, '\0'),
+                                                 "\x7F",
+                                                 "\xFF",
+                                                 "\x80",
+                                                 "\xE4\xB8",
+                                                 "\xF0\x9F",
+                                                 "\xC3",
+                                                 "\xED\xA0\x80",
+                                                 "\xF4\x90\x80\x80",
+                                                 "\xC0\x80"};
   return parts;
 }
 

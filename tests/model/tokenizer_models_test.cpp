@@ -27,7 +27,8 @@ class TokenizerOfAModel : public testing::TestWithParam<const char*> {
     const char* folder = std::getenv("HEED_TEST_MODELS");
     path_ = std::string(folder != nullptr ? folder : "") + "/" + GetParam() + ".gguf";
     if (folder != nullptr && std::filesystem::exists(path_)) return;
-    std::fprintf(stderr, "SKIPPED: %s.gguf is not in the folder that HEED_TEST_MODELS names (%s)\n", GetParam(), folder != nullptr ? folder : "not set");
+    std::fprintf(stderr, "SKIPPED: %s.gguf is not in the folder that HEED_TEST_MODELS names (%s)\n", GetParam(),
+                 folder != nullptr ? folder : "not set");
     GTEST_SKIP() << "HEED_TEST_MODELS does not lead to this model";
   }
   std::string path_;
@@ -68,7 +69,8 @@ TEST_P(TokenizerOfAModel, ChatPrompt) {
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TokenizerOfAModel, testing::Values("smollm2", "gemma3"), [](const auto& model) { return std::string(model.param); });
+INSTANTIATE_TEST_SUITE_P(Models, TokenizerOfAModel, testing::Values("smollm2", "gemma3"),
+                         [](const auto& model) { return std::string(model.param); });
 
 }  // namespace
 }  // namespace heed::test

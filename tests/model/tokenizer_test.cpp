@@ -83,7 +83,8 @@ TEST(SpecialTokens, AgreeWithSearchingOneAfterTheOther) {
     const AlignedBytes bytes(file.bytes());
     const model::Vocabulary vocabulary = model::read_vocabulary(model::GgufFile::parse(bytes.span(), "tiny"));
     std::vector<std::pair<std::string, Token>> got;
-    for (const Fragment& fragment : SpecialTokens(vocabulary, SpecialText::kPlain).cut(text)) got.emplace_back(fragment.text, fragment.token);
+    for (const Fragment& fragment : SpecialTokens(vocabulary, SpecialText::kPlain).cut(text))
+      got.emplace_back(fragment.text, fragment.token);
     ASSERT_EQ(got, cut_slowly(text, specials)) << text;
   }
 }
@@ -100,8 +101,8 @@ TEST(SpecialTokens, LongRunsTakeTimeNearTheirLength) {
 TEST(EndTokens, EosAndTheTextsThatEndATurn) {
   VocabularyFile file = all_bytes();
   const Token eos = file.add("stop", kControl), turn = file.add("<end_of_turn>", kControl), chatml = file.add("<|im_end|>", kUserDefined);
-  file.add("<eos>", kNormal);           // not marked as special
-  file.add("</s>", kUserDefined);       // the tag that closes struck-out text
+  file.add("<eos>", kNormal);      // not marked as special
+  file.add("</s>", kUserDefined);  // the tag that closes struck-out text
   file.eos = static_cast<std::uint32_t>(eos);
   const Tokenizer tokenizer = make_tokenizer(file);
   const std::vector<Token> ends(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
@@ -152,7 +153,8 @@ std::string replace_invalid(const std::string& bytes) {
   std::string text;
   for (std::size_t i = 0; i < bytes.size();) {
     std::size_t length = 1;
-    while (known.whole.count(bytes.substr(i, length)) == 0 && known.starts.count(bytes.substr(i, length)) > 0 && i + length < bytes.size()) {
+    while (known.whole.count(bytes.substr(i, length)) == 0 && known.starts.count(bytes.substr(i, length)) > 0 &&
+           i + length < bytes.size()) {
       ++length;
     }
     const std::string part = bytes.substr(i, length);
@@ -206,7 +208,9 @@ TEST(StreamDecoder, GivesACharacterAsSoonAsItIsWhole) {
   EXPECT_EQ(stream.push(0x91), "");
   EXPECT_EQ(stream.push(0x8D), "\xF0\x9F\x91\x8D");
   EXPECT_EQ(stream.push(0xE4), "");
-  EXPECT_EQ(stream.push('b'), "\xEF\xBF\xBD" "b");
+  EXPECT_EQ(stream.push('b'),
+            "\xEF\xBF\xBD"
+            "b");
   EXPECT_THROW(static_cast<void>(stream.push(256)), InvalidArgument);
 }
 
@@ -239,22 +243,43 @@ TEST(TokenizerErrors, NameTheKeyAndTheValue) {
     change(file);
     expect_refused(file, key, detail);
   };
-  refused("gpt2", [](auto& f) { f.kind = "bert"; }, "tokenizer.ggml.model", "\"bert\"");
-  refused("gpt2", [](auto& f) { f.pre = "deepseek-v3"; }, "tokenizer.ggml.pre", "\"deepseek-v3\"");
-  refused("gpt2", [](auto& f) { f.merges = {"a"}; }, "tokenizer.ggml.merges", "entry 0, \"a\"");
-  refused("gpt2", [](auto& f) { f.merges = {"a b"}; }, "tokenizer.ggml.merges", "joined");
-  refused("gpt2", [](auto& f) { f.merges = {" "}; }, "tokenizer.ggml.merges", "entry 0");
-  refused("gpt2", [](auto& f) { f.merges = {""}; }, "tokenizer.ggml.merges", "entry 0");
-  refused("gpt2", [](auto& f) { f.merges = {"a "}; }, "tokenizer.ggml.merges", "entry 0");
-  refused("gpt2", [](auto& f) { f.kinds.pop_back(); }, "tokenizer.ggml.token_type", "256");
-  refused("gpt2", [](auto& f) { f.kinds[3] = 7; }, "tokenizer.ggml.token_type", "got 7");
-  refused("gpt2", [](auto& f) { f.kinds[3] = -1; }, "tokenizer.ggml.token_type", "got -1");
-  refused("gpt2", [](auto& f) { f.bos = 256; }, "tokenizer.ggml.bos_token_id", "got 256");
-  refused("gpt2", [](auto& f) { f.eos = 999; }, "tokenizer.ggml.eos_token_id", "got 999");
-  refused("gpt2", [](auto& f) { f.add_bos = true; }, "tokenizer.ggml.bos_token_id", "no such key");
-  refused("gpt2", [](auto& f) { f.texts.clear(); f.kinds.clear(); }, "tokenizer.ggml.tokens", "got 0");
-  refused("llama", [](auto& f) { f.scores.pop_back(); }, "tokenizer.ggml.scores", "255");
-  refused("llama", [](auto& f) { f.scores[0] = std::numeric_limits<float>::quiet_NaN(); }, "tokenizer.ggml.scores", "NaN");
+  refused(
+      "gpt2", [](auto& f) { f.kind = "bert"; }, "tokenizer.ggml.model", "\"bert\"");
+  refused(
+      "gpt2", [](auto& f) { f.pre = "deepseek-v3"; }, "tokenizer.ggml.pre", "\"deepseek-v3\"");
+  refused(
+      "gpt2", [](auto& f) { f.merges = {"a"}; }, "tokenizer.ggml.merges", "entry 0, \"a\"");
+  refused(
+      "gpt2", [](auto& f) { f.merges = {"a b"}; }, "tokenizer.ggml.merges", "joined");
+  refused(
+      "gpt2", [](auto& f) { f.merges = {" "}; }, "tokenizer.ggml.merges", "entry 0");
+  refused(
+      "gpt2", [](auto& f) { f.merges = {""}; }, "tokenizer.ggml.merges", "entry 0");
+  refused(
+      "gpt2", [](auto& f) { f.merges = {"a "}; }, "tokenizer.ggml.merges", "entry 0");
+  refused(
+      "gpt2", [](auto& f) { f.kinds.pop_back(); }, "tokenizer.ggml.token_type", "256");
+  refused(
+      "gpt2", [](auto& f) { f.kinds[3] = 7; }, "tokenizer.ggml.token_type", "got 7");
+  refused(
+      "gpt2", [](auto& f) { f.kinds[3] = -1; }, "tokenizer.ggml.token_type", "got -1");
+  refused(
+      "gpt2", [](auto& f) { f.bos = 256; }, "tokenizer.ggml.bos_token_id", "got 256");
+  refused(
+      "gpt2", [](auto& f) { f.eos = 999; }, "tokenizer.ggml.eos_token_id", "got 999");
+  refused(
+      "gpt2", [](auto& f) { f.add_bos = true; }, "tokenizer.ggml.bos_token_id", "no such key");
+  refused(
+      "gpt2",
+      [](auto& f) {
+        f.texts.clear();
+        f.kinds.clear();
+      },
+      "tokenizer.ggml.tokens", "got 0");
+  refused(
+      "llama", [](auto& f) { f.scores.pop_back(); }, "tokenizer.ggml.scores", "255");
+  refused(
+      "llama", [](auto& f) { f.scores[0] = std::numeric_limits<float>::quiet_NaN(); }, "tokenizer.ggml.scores", "NaN");
 }
 
 TEST(TokenizerErrors, MissingKeys) {
@@ -289,8 +314,13 @@ VocabularyFile varied_vocabulary(const std::string& kind) {
   VocabularyFile file;
   file.kind = kind;
   if (kind == "gpt2") file.pre = "smollm";
-  for (int byte = 0; byte < 256; ++byte) file.add(kind == "gpt2" ? byte_character(byte) : byte_token_text(byte), kind == "gpt2" ? kNormal : kByteToken);
-  for (const char* text : {"ab", "abab", "a\xC4\xA0", "\xE2\x96\x81", "\xE2\x96\x81" "a", "a", "b"}) file.add(text, kNormal, 1);
+  for (int byte = 0; byte < 256; ++byte)
+    file.add(kind == "gpt2" ? byte_character(byte) : byte_token_text(byte), kind == "gpt2" ? kNormal : kByteToken);
+  for (const char* text : {"ab", "abab", "a\xC4\xA0", "\xE2\x96\x81",
+                           "\xE2\x96\x81"
+                           "a",
+                           "a", "b"})
+    file.add(text, kNormal, 1);
   file.bos = static_cast<std::uint32_t>(file.add("<s>", kControl));
   file.eos = static_cast<std::uint32_t>(file.add("</s>", kControl));
   file.add("  ", kUserDefined);
@@ -321,7 +351,8 @@ TEST(DamagedVocabulary, GivesAnErrorOrATokenizer) {
     const std::vector<std::byte> whole = varied_vocabulary(kind).bytes();
     for (int round = 0; round < 1500; ++round) {
       std::vector<std::byte> bytes = whole;
-      for (std::size_t i = 0, n = 1 + random() % 4; i < n; ++i) bytes[random() % bytes.size()] ^= static_cast<std::byte>(1u << (random() % 8));
+      for (std::size_t i = 0, n = 1 + random() % 4; i < n; ++i)
+        bytes[random() % bytes.size()] ^= static_cast<std::byte>(1u << (random() % 8));
       if (random() % 8 == 0) bytes.resize(random() % bytes.size());
       ++(use(AlignedBytes(bytes), random) ? sound_files : refused);
     }
@@ -334,7 +365,8 @@ TEST(DamagedVocabulary, GivesAnErrorOrATokenizer) {
 TEST(DamagedVocabulary, ChangedEntriesGiveAnErrorOrATokenizer) {
   std::mt19937 random(52);
   int sound_files = 0, refused = 0;
-  const std::vector<std::string> texts = {"", "a", "ab", " ", "<0x41>", "<0x4", "\xE2\x96\x81", "\xFF", "<s>", "\xC4\xA0", "a b", "<|im_end|>"};
+  const std::vector<std::string> texts = {"",     "a",   "ab",       " ",   "<0x41>",    "<0x4", "\xE2\x96\x81",
+                                          "\xFF", "<s>", "\xC4\xA0", "a b", "<|im_end|>"};
   for (int round = 0; round < 1500; ++round) {
     VocabularyFile file = varied_vocabulary(round % 2 == 0 ? "gpt2" : "llama");
     for (std::size_t i = 0, n = 1 + random() % 4; i < n; ++i) {

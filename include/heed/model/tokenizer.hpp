@@ -21,7 +21,7 @@ enum class SpecialText : std::uint8_t { kParse, kPlain };
 /// Whether the file's begin-of-sequence token is put in front, where the file asks for one.
 enum class AddBos : std::uint8_t { kAsFileSays, kNo };
 
-/// Byte-level BPE (`gpt2` with the smollm, llama-bpe, qwen2 and default pre-splitters) and SentencePiece BPE (`llama`).
+/// Byte-level BPE (`gpt2` with the smollm, llama-bpe, qwen2, gpt-2 and default pre-splitters) and SentencePiece BPE (`llama`).
 /// Immutable; use from several threads is safe.
 class HEED_API Tokenizer {
  public:
@@ -34,7 +34,7 @@ class HEED_API Tokenizer {
   /// Any bytes, valid UTF-8 or not. A byte that the vocabulary cannot represent is dropped.
   [[nodiscard]] std::vector<Token> encode(std::string_view text, SpecialText special = SpecialText::kParse,
                                           AddBos bos = AddBos::kAsFileSays) const;
-  /// Bytes of the tokens, control tokens left out. May end in the middle of a UTF-8 character: see StreamDecoder.
+  /// Bytes of the tokens, control tokens left out; a blank that encode() put in front stays. May end inside a character: see StreamDecoder.
   [[nodiscard]] std::string decode(std::span<const Token> tokens) const;
   /// Raw bytes of one token ("" for control tokens). Throws InvalidArgument for an id outside of the vocabulary.
   [[nodiscard]] std::string token_bytes(Token token) const;
@@ -54,7 +54,7 @@ class HEED_API Tokenizer {
   std::unique_ptr<const State> state_;
 };
 
-/// Turns a stream of tokens into text without ever giving out half a UTF-8 character.
+/// Turns a stream of tokens into text without ever giving out half a UTF-8 character. The tokenizer must outlive it.
 class HEED_API StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
