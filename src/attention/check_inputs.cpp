@@ -64,15 +64,20 @@ void check_parameter_type(const Arguments& a, const char* name, const TensorView
   throw_invalid(a.function, name, "float32", to_string(view.dtype()));
 }
 
+bool broadcasts(const Shape& shape, const Shape& full) {
+  if (shape.rank() > full.rank()) return false;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (shape[axis] != 1 && shape[axis] != full[full.rank() - shape.rank() + axis]) return false;
+  }
+  return true;
+}
+
 void check_bias(const Arguments& a, const Sizes& s) {
   const TensorView& bias = a.options.bias;
   if (!bias) return;
   const Shape full = {s.batch, s.q_heads, s.q_tokens, s.kv_tokens};
-  const std::string expected = "a shape that broadcasts to [B, Hq, Lq, Lk] = " + to_string(full);
-  if (bias.rank() > 4) throw_invalid(a.function, "bias", expected, to_string(bias.shape()));
-  for (int axis = 0; axis < bias.rank(); ++axis) {
-    const std::int64_t size = bias.size(axis);
-    if (size != 1 && size != full[4 - bias.rank() + axis]) throw_invalid(a.function, "bias", expected, to_string(bias.shape()));
+  if (!broadcasts(bias.shape(), full)) {
+    throw_invalid(a.function, "bias", "a shape that broadcasts to [B, Hq, Lq, Lk] = " + to_string(full), to_string(bias.shape()));
   }
   if (bias.dtype() != DType::kFloat32 && bias.dtype() != a.q.dtype()) {
     throw_invalid(a.function, "bias", std::string("float32 or q's type, ") + to_string(a.q.dtype()), to_string(bias.dtype()));

@@ -8,7 +8,9 @@
 
 #include <heed/attention.hpp>
 
+#include "attention/aligned_allocations.hpp"
 #include "attention/random_case.hpp"
+#include "support/allocations.hpp"
 
 namespace heed::test {
 namespace {
@@ -152,6 +154,24 @@ TEST(MergeKernels, HalvesEqualTheWhole) {
         EXPECT_LE(max_abs_difference(merged.out, exact.out), (3 * roundoff(dtype) + 1e-6 + 2 * lse_error) * max_abs(v));
       }
     }
+  }
+}
+
+// Once the arena is warm, a call allocates the plan of its mask and nothing else: no tensor, no scratch, no L x L matrix. The plan
+// of these calls takes some tens of KiB; the scores of one head alone would be 6 MiB.
+TEST(Memory, SteadyStateAllocatesOnlyThePlan) {
+  const Tensor k = random_normal({1, 1280, 1, 128}, DType::kFloat32, 2);
+  for (const std::int64_t q_tokens : {1, 1280}) {
+    const Tensor q = random_normal({1, q_tokens, 2, 128}, DType::kFloat32, 1);
+    Tensor out(DType::kFloat32, {1, q_tokens, 2, 128});
+    const auto call = [&] { attention_into({.out = out}, q, k, k, {.mask = Mask::causal()}); };
+    call();
+    call();
+    const std::size_t before = aligned_allocations();
+    forget_allocations();
+    call();
+    EXPECT_EQ(aligned_allocations(), before) << "Lq " << q_tokens;
+    EXPECT_LT(largest_allocation(), std::size_t{1} << 17) << "Lq " << q_tokens;
   }
 }
 

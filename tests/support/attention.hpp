@@ -87,6 +87,10 @@ Forward plain_attention(const TensorView& q, const TensorView& k, const TensorVi
                  Tensor(dtype_of<Real>, {batch, heads, q_tokens})};
   const Real scale = static_cast<Real>(o.scale.value_or(1.0 / std::sqrt(static_cast<double>(dim))));
   const Real infinity = std::numeric_limits<Real>::infinity();
+  const Real* const q_data = qr.template data_as<Real>();
+  const Real* const k_data = kr.template data_as<Real>();
+  const Real* const v_data = vr.template data_as<Real>();
+  Real* const out_data = result.out.template data_as<Real>();
   for_each_index({batch, heads, q_tokens}, [&](const Extents& row) {
     const std::int64_t b = row[0], h = row[1], i = row[2], kv_head = h / (heads / kv_heads);
     const std::int64_t position = first_position(o, b, q_tokens, kv_tokens) + i;
@@ -101,7 +105,7 @@ Forward plain_attention(const TensorView& q, const TensorView& k, const TensorVi
         continue;
       }
       for (std::int64_t d = 0; d < dim; ++d) {
-        s[j] += qr.data_as<Real>()[((b * q_tokens + i) * heads + h) * dim + d] * kr.data_as<Real>()[((b * kv_tokens + j) * kv_heads + kv_head) * dim + d];
+        s[j] += q_data[((b * q_tokens + i) * heads + h) * dim + d] * k_data[((b * kv_tokens + j) * kv_heads + kv_head) * dim + d];
       }
       s[j] *= scale;
       if (o.softcap) s[j] = static_cast<Real>(*o.softcap) * std::tanh(s[j] / static_cast<Real>(*o.softcap));
@@ -122,7 +126,7 @@ Forward plain_attention(const TensorView& q, const TensorView& k, const TensorVi
       const Real weight = scores.template data_as<Real>()[j];
       if (weight == Real{0}) continue;
       for (std::int64_t d = 0; d < value_dim; ++d) {
-        result.out.template data_as<Real>()[out_row + d] += weight * vr.data_as<Real>()[((b * kv_tokens + j) * kv_heads + kv_head) * value_dim + d];
+        out_data[out_row + d] += weight * v_data[((b * kv_tokens + j) * kv_heads + kv_head) * value_dim + d];
       }
     }
     const std::int64_t statistic = (b * heads + h) * q_tokens + i;

@@ -20,9 +20,13 @@ bool is_visible(const Problem& problem, const Row& row, std::int64_t j) noexcept
 }
 
 double dot(const double* a, std::int64_t a_stride, const double* b, std::int64_t b_stride, std::int64_t count) noexcept {
-  double sum = 0.0;
-  for (std::int64_t d = 0; d < count; ++d) sum += a[d * a_stride] * b[d * b_stride];
-  return sum;
+  double sums[4] = {};  // additions to one sum would wait for each other
+  std::int64_t d = 0;
+  for (; d + 4 <= count; d += 4) {
+    for (std::int64_t n = 0; n < 4; ++n) sums[n] += a[(d + n) * a_stride] * b[(d + n) * b_stride];
+  }
+  for (; d < count; ++d) sums[0] += a[d * a_stride] * b[d * b_stride];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 double scaled_score(const Problem& problem, const Row& row, std::int64_t j) noexcept {
