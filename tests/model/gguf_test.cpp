@@ -322,6 +322,11 @@ TEST_P(Dequantize, IsTheFormulaRoundedOnce) {
   }
 }
 
+TEST_P(Dequantize, BlockSizesAreTheFormats) {
+  EXPECT_EQ(block_values(GetParam()), test::block_size(GetParam()).values);
+  EXPECT_EQ(block_bytes(GetParam()), test::block_size(GetParam()).bytes);
+}
+
 TEST_P(Dequantize, RefusesAWrongSize) {
   GgufTensor tensor;
   tensor.type = GetParam();

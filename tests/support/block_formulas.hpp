@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block formats as formulas in double precision, one value at a time, written from the tables in docs/gguf.md and sharing nothing
-// with the library; and random blocks to try them on.
+// with the library; random blocks to try them on; and products with them.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <heed/model/gguf.hpp>
@@ -16,6 +18,27 @@ namespace heed::test {
 inline constexpr model::GgmlType kAllGgmlTypes[] = {
     model::GgmlType::kF32,  model::GgmlType::kF16,  model::GgmlType::kBF16, model::GgmlType::kQ4_0, model::GgmlType::kQ4_1,
     model::GgmlType::kQ5_0, model::GgmlType::kQ8_0, model::GgmlType::kQ4_K, model::GgmlType::kQ5_K, model::GgmlType::kQ6_K};
+
+/// Values and bytes of one block, from the same tables.
+struct BlockSize {
+  std::int64_t values, bytes;
+};
+inline BlockSize block_size(model::GgmlType type) {
+  using model::GgmlType;
+  switch (type) {
+    case GgmlType::kF32: return {1, 4};
+    case GgmlType::kF16:
+    case GgmlType::kBF16: return {1, 2};
+    case GgmlType::kQ4_0: return {32, 18};
+    case GgmlType::kQ4_1: return {32, 20};
+    case GgmlType::kQ5_0: return {32, 22};
+    case GgmlType::kQ8_0: return {32, 34};
+    case GgmlType::kQ4_K: return {256, 144};
+    case GgmlType::kQ5_K: return {256, 176};
+    case GgmlType::kQ6_K: return {256, 210};
+  }
+  return {0, 0};
+}
 
 inline unsigned little_endian_16(const std::uint8_t* p) { return p[0] + 256U * p[1]; }
 
@@ -89,9 +112,7 @@ inline double block_value(model::GgmlType type, const std::uint8_t* b, int i) {
 inline std::vector<double> block_values_of(model::GgmlType type, const std::uint8_t* data, std::int64_t blocks) {
   std::vector<double> values;
   for (std::int64_t b = 0; b < blocks; ++b) {
-    for (int i = 0; i < model::block_values(type); ++i) {
-      values.push_back(block_value(type, data + b * model::block_bytes(type), i));
-    }
+    for (int i = 0; i < block_size(type).values; ++i) values.push_back(block_value(type, data + b * block_size(type).bytes, i));
   }
   return values;
 }
@@ -100,7 +121,7 @@ inline std::vector<double> block_values_of(model::GgmlType type, const std::uint
 inline std::vector<std::uint8_t> random_blocks(model::GgmlType type, std::int64_t blocks, std::uint64_t seed) {
   using model::GgmlType;
   std::mt19937_64 engine(seed);
-  const auto bytes = static_cast<std::int64_t>(model::block_bytes(type));
+  const std::int64_t bytes = block_size(type).bytes;
   std::vector<std::uint8_t> data(static_cast<std::size_t>(blocks * bytes));
   for (std::uint8_t& byte : data) byte = static_cast<std::uint8_t>(engine());
   // Exponent fields are set to about 2^-6 .. 2^1; sign and mantissa stay random.
@@ -125,5 +146,75 @@ inline std::vector<std::uint8_t> random_blocks(model::GgmlType type, std::int64_
   }
   return data;
 }
+
+/// A random matrix in memory of exactly its size, and its values.
+struct BlockMatrix {
+  model::GgmlType type;
+  std::int64_t rows, columns;
+  std::vector<std::uint8_t> blocks;
+  std::vector<double> values;  // [rows][columns]
+
+  BlockMatrix(model::GgmlType matrix_type, std::int64_t row_count, std::int64_t column_count, std::uint64_t seed)
+      : type(matrix_type), rows(row_count), columns(column_count) {
+    const std::int64_t count = rows * columns / block_size(type).values;
+    blocks = random_blocks(type, count, seed);
+    values = block_values_of(type, blocks.data(), count);
+  }
+  [[nodiscard]] const std::byte* data() const { return reinterpret_cast<const std::byte*>(blocks.data()); }
+};
+
+inline std::vector<float> random_floats(std::int64_t count, std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = normal(engine);
+  return values;
+}
+
+/// y[r][i] = dot(x[r], row i) + bias[i] for n inputs, with padding between rows of x and y and a marker in y's.
+struct BlockProduct {
+  static constexpr float kUntouched = 12345.0F;
+  std::int64_t n, x_stride, y_stride;
+  std::vector<float> x, bias, y;
+
+  /// `bias_count` is the matrix's rows or 0. Outputs are NaN until written.
+  BlockProduct(const BlockMatrix& m, std::int64_t inputs, std::int64_t bias_count)
+      : n(inputs), x_stride(m.columns + 3), y_stride(m.rows + 2), x(random_floats((n - 1) * x_stride + m.columns, 5)),
+        bias(random_floats(bias_count, 6)) {
+    clear(m);
+  }
+  void clear(const BlockMatrix& m) {
+    y.assign(static_cast<std::size_t>(n * y_stride), kUntouched);
+    for (std::int64_t r = 0; r < n; ++r) std::fill_n(y.begin() + r * y_stride, m.rows, std::numeric_limits<float>::quiet_NaN());
+  }
+  [[nodiscard]] const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+
+  /// Empty, or the first wrong output. |error| <= columns * 2^-24 * sum |w x| holds for every order of float32 summation; one wrong
+  /// weight breaks it.
+  [[nodiscard]] std::string first_error(const BlockMatrix& m) const {
+    for (std::int64_t r = 0; r < n; ++r) {
+      const float* row = y.data() + r * y_stride;
+      for (std::int64_t i = 0; i < m.rows; ++i) {
+        const double offset = bias.empty() ? 0.0 : static_cast<double>(bias[static_cast<std::size_t>(i)]);
+        double sum = offset, magnitude = std::abs(offset);
+        for (std::int64_t c = 0; c < m.columns; ++c) {
+          const double term = m.values[static_cast<std::size_t>(i * m.columns + c)] * static_cast<double>(x[static_cast<std::size_t>(r * x_stride + c)]);
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        const double bound = std::ldexp(static_cast<double>(m.columns + 2), -24) * magnitude;
+        if (!(std::abs(static_cast<double>(row[i]) - sum) <= bound)) {
+          return "y[" + std::to_string(r) + "][" + std::to_string(i) + "] is " + std::to_string(row[i]) + ", expected " +
+                 std::to_string(sum) + " (n " + std::to_string(n) + ", matrix " + std::to_string(m.rows) + "x" +
+                 std::to_string(m.columns) + ")";
+        }
+      }
+      for (std::int64_t i = m.rows; i < y_stride; ++i) {
+        if (row[i] != kUntouched) return "y[" + std::to_string(r) + "] was written past its end";
+      }
+    }
+    return "";
+  }
+};
 
 }  // namespace heed::test
