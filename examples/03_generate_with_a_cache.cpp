@@ -24,7 +24,8 @@ heed::Tensor numbers(const heed::Shape& shape, unsigned seed) {
 int main() {
   using namespace heed;
   constexpr std::int64_t kTokens = 300, kQueryHeads = 8, kKvHeads = 2, kHeadDim = 32;
-  const Tensor q = numbers({1, kTokens, kQueryHeads, kHeadDim}, 1), k = numbers({1, kTokens, kKvHeads, kHeadDim}, 2), v = numbers({1, kTokens, kKvHeads, kHeadDim}, 3);
+  const Tensor q = numbers({1, kTokens, kQueryHeads, kHeadDim}, 1), k = numbers({1, kTokens, kKvHeads, kHeadDim}, 2),
+               v = numbers({1, kTokens, kKvHeads, kHeadDim}, 3);
   const Tensor whole = attention(q, k, v, {.mask = Mask::causal()});
 
   KvCache cache({.layers = 1, .kv_heads = kKvHeads, .head_dim = kHeadDim, .capacity_tokens = kTokens});

@@ -7,14 +7,16 @@
 namespace {
 
 void descend(heed::Tensor& parameter, const heed::Tensor& gradient) {
-  for (std::int64_t n = 0; n < heed::element_count(parameter.shape()); ++n) parameter.data_as<float>()[n] -= 0.5F * gradient.data_as<float>()[n];
+  for (std::int64_t n = 0; n < heed::element_count(parameter.shape()); ++n)
+    parameter.data_as<float>()[n] -= 0.5F * gradient.data_as<float>()[n];
 }
 
 }  // namespace
 
 int main() {
   using namespace heed;
-  Tensor q = Tensor::zeros(DType::kFloat32, {1, 3, 1, 2}), k = Tensor::zeros(DType::kFloat32, {1, 3, 1, 2}), v = Tensor::zeros(DType::kFloat32, {1, 3, 1, 1});
+  Tensor q = Tensor::zeros(DType::kFloat32, {1, 3, 1, 2}), k = Tensor::zeros(DType::kFloat32, {1, 3, 1, 2}),
+         v = Tensor::zeros(DType::kFloat32, {1, 3, 1, 1});
   for (int n = 0; n < 6; ++n) {  // three tokens in different directions
     q.data_as<float>()[n] = 0.25F * static_cast<float>((n * 5) % 7 - 3);
     k.data_as<float>()[n] = 0.25F * static_cast<float>((n * 3) % 5 - 2);

@@ -6,7 +6,8 @@
 
 int main() {
   using namespace heed;
-  const Tensor q = Tensor::zeros(DType::kFloat32, {1, 4, 2, 8}), k = Tensor::zeros(DType::kFloat32, {1, 4, 1, 9}), v = Tensor::zeros(DType::kFloat32, {1, 4, 1, 8});
+  const Tensor q = Tensor::zeros(DType::kFloat32, {1, 4, 2, 8}), k = Tensor::zeros(DType::kFloat32, {1, 4, 1, 9}),
+               v = Tensor::zeros(DType::kFloat32, {1, 4, 1, 8});
   try {
     static_cast<void>(attention(q, k, v));
   } catch (const InvalidArgument& error) {

@@ -66,9 +66,7 @@ class Positions {
  public:
   Positions(const Sizes& sizes, const AttentionOptions& options);
   [[nodiscard]] std::span<const mask::Geometry> geometry() const noexcept { return geometry_; }
-  [[nodiscard]] const mask::Geometry& operator[](std::int64_t b) const noexcept {
-    return geometry_[static_cast<std::size_t>(b)];
-  }
+  [[nodiscard]] const mask::Geometry& operator[](std::int64_t b) const noexcept { return geometry_[static_cast<std::size_t>(b)]; }
 
  private:
   base::Scratch scratch_;

@@ -84,8 +84,7 @@ Tensor attention(const TensorView& q, const KvView& cache, const AttentionOption
   return front::run_out({"attention", q, cache.keys(), cache.values(), options});
 }
 
-AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v,
-                               const AttentionOptions& options) {
+AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
   return front::run_state({"attention_state", q, k, v, options});
 }
 
@@ -98,8 +97,7 @@ void attention_into(const AttentionOutputs& outputs, const TensorView& q, const 
   front::run_into(outputs, {"attention_into", q, k, v, options});
 }
 
-void attention_into(const AttentionOutputs& outputs, const TensorView& q, const KvView& cache,
-                    const AttentionOptions& options) {
+void attention_into(const AttentionOutputs& outputs, const TensorView& q, const KvView& cache, const AttentionOptions& options) {
   front::run_into(outputs, {"attention_into", q, cache.keys(), cache.values(), options});
 }
 

@@ -22,8 +22,7 @@ void check_rank(const Arguments& a, const char* name, const TensorView& view, co
   }
 }
 
-void check_axis(const Arguments& a, const char* name, const TensorView& view, int axis, std::int64_t size,
-                const char* meaning) {
+void check_axis(const Arguments& a, const char* name, const TensorView& view, int axis, std::int64_t size, const char* meaning) {
   if (view.size(axis) == size) return;
   throw_invalid(a.function, name, text(size) + " (" + meaning + ") on axis " + text(axis), to_string(view.shape()));
 }
@@ -37,8 +36,7 @@ void check_heads(const Arguments& a) {
   if (a.q.size(2) < 1) throw_invalid(a.function, "q", "at least 1 head on axis 2", to_string(a.q.shape()));
   if (a.k.size(2) < 1) throw_invalid(a.function, "k", "at least 1 head on axis 2", to_string(a.k.shape()));
   if (a.q.size(2) % a.k.size(2) == 0) return;
-  throw_invalid(a.function, "k", "a number of heads that divides the " + text(a.q.size(2)) + " of q",
-                text(a.k.size(2)) + " heads");
+  throw_invalid(a.function, "k", "a number of heads that divides the " + text(a.q.size(2)) + " of q", text(a.k.size(2)) + " heads");
 }
 
 void check_types(const Arguments& a) {
@@ -47,10 +45,12 @@ void check_types(const Arguments& a) {
   };
   check_floating("q", a.q.dtype());
   check_floating("k", a.k.dtype());
-  if (a.v.dtype() != a.k.dtype()) throw_invalid(a.function, "v", std::string("k's type, ") + to_string(a.k.dtype()), to_string(a.v.dtype()));
+  if (a.v.dtype() != a.k.dtype())
+    throw_invalid(a.function, "v", std::string("k's type, ") + to_string(a.k.dtype()), to_string(a.v.dtype()));
   const bool any_wide = a.q.dtype() == DType::kFloat64 || a.k.dtype() == DType::kFloat64;
   if (any_wide && a.q.dtype() != a.k.dtype()) {
-    throw_invalid(a.function, "k", "float64 for q, k and v alike or for none", std::string(to_string(a.q.dtype())) + " q and " + to_string(a.k.dtype()) + " k");
+    throw_invalid(a.function, "k", "float64 for q, k and v alike or for none",
+                  std::string(to_string(a.q.dtype())) + " q and " + to_string(a.k.dtype()) + " k");
   }
   if (size_bytes(a.k.dtype()) > size_bytes(a.q.dtype())) {
     throw_invalid(a.function, "k", std::string("a type no wider than q's ") + to_string(a.q.dtype()), to_string(a.k.dtype()));
@@ -112,7 +112,8 @@ void check_lengths(const Arguments& a, const Sizes& s) {
   for (std::int64_t b = 0; b < s.batch; ++b) {
     const double length = element(lengths, {b});
     if (length < 0.0 || length > static_cast<double>(s.kv_tokens)) {
-      throw_invalid(a.function, "kv_lengths", "values from 0 to Lk = " + text(s.kv_tokens), text(static_cast<std::int64_t>(length)) + " in batch entry " + text(b));
+      throw_invalid(a.function, "kv_lengths", "values from 0 to Lk = " + text(s.kv_tokens),
+                    text(static_cast<std::int64_t>(length)) + " in batch entry " + text(b));
     }
   }
 }
@@ -170,8 +171,13 @@ Sizes check_inputs(const Arguments& a) {
   check_axis(a, "v", a.v, 1, a.k.size(1), "Lk of k");
   check_axis(a, "v", a.v, 2, a.k.size(2), "Hkv of k");
   check_head_dim(a, "v", a.v);
-  const Sizes sizes = {.batch = a.q.size(0), .q_tokens = a.q.size(1), .kv_tokens = a.k.size(1), .q_heads = a.q.size(2),
-                       .kv_heads = a.k.size(2), .group = a.q.size(2) / a.k.size(2), .head_dim = a.q.size(3),
+  const Sizes sizes = {.batch = a.q.size(0),
+                       .q_tokens = a.q.size(1),
+                       .kv_tokens = a.k.size(1),
+                       .q_heads = a.q.size(2),
+                       .kv_heads = a.k.size(2),
+                       .group = a.q.size(2) / a.k.size(2),
+                       .head_dim = a.q.size(3),
                        .value_dim = a.v.size(3)};
   check_scalars(a);
   check_mask(a, sizes);

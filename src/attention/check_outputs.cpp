@@ -109,8 +109,14 @@ void check_output(const Arguments& a, const Named& output, DType dtype, const Sh
     throw_invalid(a.function, output.name, "strides that give every element its own memory", "strides " + to_string(view.strides()));
   }
   const AttentionOptions& o = a.options;
-  const Named inputs[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"bias", o.bias}, {"alibi_slopes", o.alibi_slopes},
-                          {"sink_logits", o.sink_logits}, {"query_offset", o.query_offset}, {"kv_lengths", o.kv_lengths}};
+  const Named inputs[] = {{"q", a.q},
+                          {"k", a.k},
+                          {"v", a.v},
+                          {"bias", o.bias},
+                          {"alibi_slopes", o.alibi_slopes},
+                          {"sink_logits", o.sink_logits},
+                          {"query_offset", o.query_offset},
+                          {"kv_lengths", o.kv_lengths}};
   for (const Named& input : inputs) check_apart(a, output, input);
 }
 

@@ -38,8 +38,7 @@ std::string better_isas(base::Isa active) {
 std::string path_text(const front::Choice& choice, const front::Sizes& s, DType dtype, const AttentionOptions& options) {
   const std::string rows = std::to_string(s.packed_rows()) + " packed rows per KV head";
   switch (choice.path) {
-    case front::Path::kReference:
-      return "float64 reference: " + why_reference(dtype, options);
+    case front::Path::kReference: return "float64 reference: " + why_reference(dtype, options);
     case front::Path::kNarrow:
       return "attention.narrow on " + std::string(base::to_string(choice.isa)) + ": " + rows + ", fewer than " +
              std::to_string(kernels::kNarrowRows + 1) + ", so keys are split into pieces of " + std::to_string(kernels::kPieceKeys);
@@ -58,8 +57,8 @@ std::string explain(const Shape& q, const Shape& k, DType dtype, const Attention
   const TensorView key(static_cast<const void*>(nullptr), dtype, k);
   const front::Sizes sizes = front::check_inputs({"explain", query, key, key, options});
   const front::Choice choice = front::choose(sizes, dtype, dtype, options);
-  std::string text = path_text(choice, sizes, dtype, options) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) +
-                     ", " + to_string(dtype) + "\n  mask: " + options.mask.to_string();
+  std::string text = path_text(choice, sizes, dtype, options) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) + ", " +
+                     to_string(dtype) + "\n  mask: " + options.mask.to_string();
   if (choice.path != front::Path::kReference) text += better_isas(choice.isa);
   return text;
 }

@@ -20,8 +20,8 @@ std::int64_t floats_needed(const Sizes& sizes, const AttentionOptions& options) 
 
 }  // namespace
 
-KernelCall::KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs,
-                       const Positions& positions, std::int32_t block_rows)
+KernelCall::KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Positions& positions,
+                       std::int32_t block_rows)
     : arguments_(arguments), sizes_(sizes), outputs_(outputs), positions_(positions),
       plans_(arguments.options.mask, positions.geometry(), sizes.kv_heads, static_cast<std::int32_t>(sizes.group), block_rows),
       floats_(floats_needed(sizes, arguments.options) * static_cast<std::int64_t>(sizeof(float))) {
@@ -43,16 +43,23 @@ kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegmen
   const std::int64_t kv_head = pair % sizes_.kv_heads;
   const std::int64_t head = kv_head * sizes_.group;
   const auto& [function, q, k, v, options] = arguments_;
-  segment = {.k = address(k, b, 0, kv_head), .v = address(v, b, 0, kv_head), .k_row_stride = k.stride(1),
-             .v_row_stride = v.stride(1), .rows = positions_[b].keys};
+  segment = {.k = address(k, b, 0, kv_head),
+             .v = address(v, b, 0, kv_head),
+             .k_row_stride = k.stride(1),
+             .v_row_stride = v.stride(1),
+             .rows = positions_[b].keys};
 
   kernels::ForwardProblem problem;
   problem.head_dim = sizes_.head_dim;
   problem.value_dim = sizes_.value_dim;
-  problem.q = {.data = address(q, b, 0, head), .dtype = q.dtype(), .token_stride = q.stride(1), .head_stride = q.stride(2),
-               .dim_stride = q.stride(3), .tokens = sizes_.q_tokens, .group = static_cast<std::int32_t>(sizes_.group)};
-  problem.kv = {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3),
-                .v_dim_stride = v.stride(3)};
+  problem.q = {.data = address(q, b, 0, head),
+               .dtype = q.dtype(),
+               .token_stride = q.stride(1),
+               .head_stride = q.stride(2),
+               .dim_stride = q.stride(3),
+               .tokens = sizes_.q_tokens,
+               .group = static_cast<std::int32_t>(sizes_.group)};
+  problem.kv = {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3), .v_dim_stride = v.stride(3)};
   kernels::Scoring& scoring = problem.scoring;
   scoring.scale = static_cast<float>(scale_of(options, sizes_.head_dim));
   scoring.softcap = static_cast<float>(options.softcap.value_or(0.0));
@@ -68,8 +75,11 @@ kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegmen
   scoring.query_offset = positions_[b].query_offset;
 
   const auto& [out, lse, row_max] = outputs_;
-  problem.output = {.out = address(out, b, 0, head), .dtype = out.dtype(), .token_stride = out.stride(1),
-                    .head_stride = out.stride(2), .dim_stride = out.stride(3)};
+  problem.output = {.out = address(out, b, 0, head),
+                    .dtype = out.dtype(),
+                    .token_stride = out.stride(1),
+                    .head_stride = out.stride(2),
+                    .dim_stride = out.stride(3)};
   if (lse) {
     problem.output.lse = static_cast<float*>(address(lse, b, head));
     problem.output.lse_head_stride = lse.stride(1);

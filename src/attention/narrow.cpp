@@ -48,8 +48,7 @@ class States {
   [[nodiscard]] kernels::PartialState operator[](std::int64_t piece) const noexcept {
     const std::int64_t all_rows = pieces_ * rows_;
     float* at = memory_ + piece * rows_;
-    return {.max = at, .true_max = at + all_rows, .sum = at + 2 * all_rows,
-            .out = memory_ + 3 * all_rows + piece * rows_ * value_dim_};
+    return {.max = at, .true_max = at + all_rows, .sum = at + 2 * all_rows, .out = memory_ + 3 * all_rows + piece * rows_ * value_dim_};
   }
 
  private:

@@ -54,8 +54,7 @@ Array4<double> array_of(Tensor& tensor) {
 /// What a Problem points into.
 struct Inputs {
   Inputs(const Arguments& a, const Sizes& s)
-      : q(a.q, a.q.shape()), k(a.k, a.k.shape()), v(a.v, a.v.shape()),
-        bias(a.options.bias, {s.batch, s.q_heads, s.q_tokens, s.kv_tokens}),
+      : q(a.q, a.q.shape()), k(a.k, a.k.shape()), v(a.v, a.v.shape()), bias(a.options.bias, {s.batch, s.q_heads, s.q_tokens, s.kv_tokens}),
         slopes(per_head(a.options.alibi_slopes), {s.batch, s.q_heads, 1, 1}),
         sinks(per_head(a.options.sink_logits), {s.batch, s.q_heads, 1, 1}) {
     const Positions positions(s, a.options);
@@ -74,12 +73,22 @@ bool visible(const void* mask, std::int64_t b, std::int64_t h, std::int64_t i, s
 }
 
 naive::Problem problem_of(const Arguments& a, const Sizes& s, const Inputs& inputs) {
-  naive::Problem problem{.kv_tokens = s.kv_tokens, .group = s.group, .head_dim = s.head_dim, .value_dim = s.value_dim,
-                         .q = inputs.q.array(), .k = inputs.k.array(), .v = inputs.v.array(),
-                         .scale = scale_of(a.options, s.head_dim), .softcap = a.options.softcap.value_or(0.0),
-                         .bias = inputs.bias.array(), .slopes = inputs.slopes.array(), .sinks = inputs.sinks.array(),
-                         .query_offsets = inputs.query_offsets.data(), .kv_lengths = inputs.kv_lengths.data(),
-                         .visible = visible, .mask = &a.options.mask};
+  naive::Problem problem{.kv_tokens = s.kv_tokens,
+                         .group = s.group,
+                         .head_dim = s.head_dim,
+                         .value_dim = s.value_dim,
+                         .q = inputs.q.array(),
+                         .k = inputs.k.array(),
+                         .v = inputs.v.array(),
+                         .scale = scale_of(a.options, s.head_dim),
+                         .softcap = a.options.softcap.value_or(0.0),
+                         .bias = inputs.bias.array(),
+                         .slopes = inputs.slopes.array(),
+                         .sinks = inputs.sinks.array(),
+                         .query_offsets = inputs.query_offsets.data(),
+                         .kv_lengths = inputs.kv_lengths.data(),
+                         .visible = visible,
+                         .mask = &a.options.mask};
   if (a.options.dropout) {
     problem.dropout_seed = a.options.dropout->seed;
     problem.dropout_threshold = base::dropout_threshold(a.options.dropout->p);
@@ -90,8 +99,7 @@ naive::Problem problem_of(const Arguments& a, const Sizes& s, const Inputs& inpu
 
 /// A row of weights per thread.
 struct WeightRows {
-  WeightRows(int threads, std::int64_t kv_tokens)
-      : stride(base::round_up_to_line(kv_tokens * 8) / 8), scratch(threads * stride * 8) {}
+  WeightRows(int threads, std::int64_t kv_tokens) : stride(base::round_up_to_line(kv_tokens * 8) / 8), scratch(threads * stride * 8) {}
   [[nodiscard]] double* of(int thread) const { return reinterpret_cast<double*>(scratch.data()) + thread * stride; }
   std::int64_t stride;
   base::Scratch scratch;
@@ -136,8 +144,11 @@ AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, co
   const Inputs inputs(a, s);
   const naive::Problem problem = problem_of(a, s, inputs);
   const Widened dout_wide(dout, dout.shape());
-  AttentionGrads grads{Tensor::zeros(DType::kFloat64, a.q.shape()), Tensor::zeros(DType::kFloat64, a.k.shape()),
-                       Tensor::zeros(DType::kFloat64, a.v.shape()), {}, {}};
+  AttentionGrads grads{Tensor::zeros(DType::kFloat64, a.q.shape()),
+                       Tensor::zeros(DType::kFloat64, a.k.shape()),
+                       Tensor::zeros(DType::kFloat64, a.v.shape()),
+                       {},
+                       {}};
   naive::Gradients arrays{array_of(grads.dq), array_of(grads.dk), array_of(grads.dv), {}, {}};
   if (a.options.bias) {
     grads.dbias = Tensor::zeros(DType::kFloat64, a.options.bias.shape());
@@ -155,8 +166,8 @@ AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, co
   base::parallel_for(s.batch * s.kv_heads, threads, [&](std::int64_t task, int thread) noexcept {
     const std::int64_t first_head = task % s.kv_heads * s.group;
     for (std::int64_t row = 0; row < s.packed_rows(); ++row) {
-      naive::backward_row(problem, {task / s.kv_heads, first_head + row % s.group, row / s.group}, dout_wide.array(),
-                          arrays, weights.of(thread));
+      naive::backward_row(problem, {task / s.kv_heads, first_head + row % s.group, row / s.group}, dout_wide.array(), arrays,
+                          weights.of(thread));
     }
   });
   if (a.options.sink_logits) grads.dsink_logits = sum_over_batch(dsinks);
@@ -174,8 +185,7 @@ void check_dout(const Arguments& a, const Sizes& s, const TensorView& dout) {
 
 namespace heed::reference {
 
-AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v,
-                               const AttentionOptions& options) {
+AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
   const front::Arguments arguments{"reference::attention_state", q, k, v, options};
   front::ReferenceForward result = front::reference_forward(arguments, front::check_inputs(arguments));
   return {std::move(result.out), std::move(result.lse)};

@@ -33,8 +33,9 @@ TEST(Dropout, KeepsExactlyWhatTheCounterSays) {
   const Tensor dropped = weights_of(q, k, 11, {.dropout = Dropout{p, seed}});
   for_each_index(plain.shape(), [&](const Extents& index) {
     const std::int64_t b = index[0], row = index[1], h = index[2], key = index[3];
-    const base::Philox4 draws = base::philox4x32_10({static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(h),
-                                                     static_cast<std::uint32_t>(b)}, seed);
+    const base::Philox4 draws = base::philox4x32_10({static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(row),
+                                                     static_cast<std::uint32_t>(h), static_cast<std::uint32_t>(b)},
+                                                    seed);
     const bool kept = draws[static_cast<std::size_t>(key % 4)] >= p * 0x1p32;
     EXPECT_DOUBLE_EQ(at(dropped, index), kept ? at(plain, index) / (1.0 - p) : 0.0);
   });
@@ -61,14 +62,16 @@ TEST(Dropout, ZeroChangesNothingAndTheSeedMatters) {
 
 // lse is that of the softmax, before dropout.
 TEST(Dropout, LeavesLseAlone) {
-  const Tensor q = random_normal({1, 6, 2, 4}, DType::kFloat64, 1), k = random_normal({1, 9, 1, 4}, DType::kFloat64, 2), v = random_normal({1, 9, 1, 4}, DType::kFloat64, 3);
+  const Tensor q = random_normal({1, 6, 2, 4}, DType::kFloat64, 1), k = random_normal({1, 9, 1, 4}, DType::kFloat64, 2),
+               v = random_normal({1, 9, 1, 4}, DType::kFloat64, 3);
   EXPECT_TRUE(same_values(reference::attention_state(q, k, v).lse, reference::attention_state(q, k, v, {.dropout = Dropout{0.7, 3}}).lse));
 }
 
 // float32 and 16-bit calls give the rounded reference.
 TEST(Dropout, PublicCallRoundsTheReference) {
   for (const DType dtype : fast_dtypes()) {
-    const Tensor q = random_normal({1, 20, 2, 8}, dtype, 1), k = random_normal({1, 30, 1, 8}, dtype, 2), v = random_normal({1, 30, 1, 8}, dtype, 3);
+    const Tensor q = random_normal({1, 20, 2, 8}, dtype, 1), k = random_normal({1, 30, 1, 8}, dtype, 2),
+                 v = random_normal({1, 30, 1, 8}, dtype, 3);
     const AttentionOptions options = {.mask = Mask::causal(), .dropout = Dropout{0.2, 17}};
     const AttentionState got = attention_state(q, k, v, options);
     const AttentionState exact = reference::attention_state(q, k, v, options);

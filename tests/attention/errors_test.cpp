@@ -45,48 +45,158 @@ class Call {
     EXPECT_TRUE(same_values(out, before));
     expect_error("attention: " + argument, detail, [&] { static_cast<void>(attention(q, k, v, options)); });
     expect_error("attention_state: " + argument, detail, [&] { static_cast<void>(attention_state(q, k, v, options)); });
-    expect_error("reference::attention_state: " + argument, detail, [&] { static_cast<void>(reference::attention_state(q, k, v, options)); });
+    expect_error("reference::attention_state: " + argument, detail,
+                 [&] { static_cast<void>(reference::attention_state(q, k, v, options)); });
     expect_error("attention_backward: " + argument, detail, [&] { static_cast<void>(attention_backward(out, q, k, v, {}, options)); });
   }
 };
 
 TEST(Errors, Shapes) {
-  { Call c; c.q = zeros({3, 4, 8}); c.expect("q", "[3, 4, 8]"); }
-  { Call c; c.q = Tensor(); c.expect("q", "none"); }
-  { Call c; c.k = zeros({2, 5, 2, 8, 1}); c.expect("k", "4 axes"); }
-  { Call c; c.k = zeros({3, 5, 2, 8}); c.expect("k", "2 (B of q) on axis 0"); }
-  { Call c; c.k = zeros({2, 5, 2, 9}); c.expect("k", "8 (D of q) on axis 3"); }
-  { Call c; c.v = zeros({2, 4, 2, 6}); c.expect("v", "5 (Lk of k) on axis 1"); }
-  { Call c; c.v = zeros({2, 5, 1, 6}); c.expect("v", "2 (Hkv of k) on axis 2"); }
-  { Call c; c.v = zeros({1, 5, 2, 6}); c.expect("v", "2 (B of q) on axis 0"); }
-  { Call c; c.v = Tensor(); c.expect("v", "none"); }
+  {
+    Call c;
+    c.q = zeros({3, 4, 8});
+    c.expect("q", "[3, 4, 8]");
+  }
+  {
+    Call c;
+    c.q = Tensor();
+    c.expect("q", "none");
+  }
+  {
+    Call c;
+    c.k = zeros({2, 5, 2, 8, 1});
+    c.expect("k", "4 axes");
+  }
+  {
+    Call c;
+    c.k = zeros({3, 5, 2, 8});
+    c.expect("k", "2 (B of q) on axis 0");
+  }
+  {
+    Call c;
+    c.k = zeros({2, 5, 2, 9});
+    c.expect("k", "8 (D of q) on axis 3");
+  }
+  {
+    Call c;
+    c.v = zeros({2, 4, 2, 6});
+    c.expect("v", "5 (Lk of k) on axis 1");
+  }
+  {
+    Call c;
+    c.v = zeros({2, 5, 1, 6});
+    c.expect("v", "2 (Hkv of k) on axis 2");
+  }
+  {
+    Call c;
+    c.v = zeros({1, 5, 2, 6});
+    c.expect("v", "2 (B of q) on axis 0");
+  }
+  {
+    Call c;
+    c.v = Tensor();
+    c.expect("v", "none");
+  }
 }
 
 TEST(Errors, HeadsAndHeadDims) {
-  { Call c; c.k = zeros({2, 5, 3, 8}); c.v = zeros({2, 5, 3, 6}); c.expect("k", "divides the 4 of q"); }
-  { Call c; c.k = zeros({2, 5, 8, 8}); c.v = zeros({2, 5, 8, 6}); c.expect("k", "8 heads"); }
-  { Call c; c.q = zeros({2, 3, 0, 8}); c.expect("q", "at least 1 head"); }
-  { Call c; c.k = zeros({2, 5, 0, 8}); c.v = zeros({2, 5, 0, 6}); c.expect("k", "at least 1 head"); }
-  { Call c; c.q = zeros({2, 3, 4, 0}); c.k = zeros({2, 5, 2, 0}); c.expect("q", "from 1 to 1024"); }
-  { Call c; c.q = zeros({2, 3, 4, 1025}); c.k = zeros({2, 5, 2, 1025}); c.expect("q", "from 1 to 1024"); }
-  { Call c; c.v = zeros({2, 5, 2, 0}); c.expect("v", "from 1 to 1024"); }
-  { Call c; c.v = zeros({2, 5, 2, 1025}); c.expect("v", "from 1 to 1024"); }
+  {
+    Call c;
+    c.k = zeros({2, 5, 3, 8});
+    c.v = zeros({2, 5, 3, 6});
+    c.expect("k", "divides the 4 of q");
+  }
+  {
+    Call c;
+    c.k = zeros({2, 5, 8, 8});
+    c.v = zeros({2, 5, 8, 6});
+    c.expect("k", "8 heads");
+  }
+  {
+    Call c;
+    c.q = zeros({2, 3, 0, 8});
+    c.expect("q", "at least 1 head");
+  }
+  {
+    Call c;
+    c.k = zeros({2, 5, 0, 8});
+    c.v = zeros({2, 5, 0, 6});
+    c.expect("k", "at least 1 head");
+  }
+  {
+    Call c;
+    c.q = zeros({2, 3, 4, 0});
+    c.k = zeros({2, 5, 2, 0});
+    c.expect("q", "from 1 to 1024");
+  }
+  {
+    Call c;
+    c.q = zeros({2, 3, 4, 1025});
+    c.k = zeros({2, 5, 2, 1025});
+    c.expect("q", "from 1 to 1024");
+  }
+  {
+    Call c;
+    c.v = zeros({2, 5, 2, 0});
+    c.expect("v", "from 1 to 1024");
+  }
+  {
+    Call c;
+    c.v = zeros({2, 5, 2, 1025});
+    c.expect("v", "from 1 to 1024");
+  }
 }
 
 TEST(Errors, Types) {
-  { Call c; c.q = zeros({2, 3, 4, 8}, DType::kInt32); c.expect("q", "a floating type"); }
-  { Call c; c.k = zeros({2, 5, 2, 8}, DType::kBool); c.expect("k", "bool"); }
-  { Call c; c.v = zeros({2, 5, 2, 6}, DType::kFloat16); c.expect("v", "k's type, float32"); }
-  { Call c; c.q = zeros({2, 3, 4, 8}, DType::kBFloat16); c.expect("k", "no wider than q's bfloat16"); }
-  { Call c; c.q = zeros({2, 3, 4, 8}, DType::kFloat64); c.expect("k", "float64"); }
+  {
+    Call c;
+    c.q = zeros({2, 3, 4, 8}, DType::kInt32);
+    c.expect("q", "a floating type");
+  }
+  {
+    Call c;
+    c.k = zeros({2, 5, 2, 8}, DType::kBool);
+    c.expect("k", "bool");
+  }
+  {
+    Call c;
+    c.v = zeros({2, 5, 2, 6}, DType::kFloat16);
+    c.expect("v", "k's type, float32");
+  }
+  {
+    Call c;
+    c.q = zeros({2, 3, 4, 8}, DType::kBFloat16);
+    c.expect("k", "no wider than q's bfloat16");
+  }
+  {
+    Call c;
+    c.q = zeros({2, 3, 4, 8}, DType::kFloat64);
+    c.expect("k", "float64");
+  }
 }
 
 TEST(Errors, Scalars) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  for (const double scale : {nan, infinity, -infinity}) { Call c; c.options.scale = scale; c.expect("scale", "finite"); }
-  for (const double cap : {0.0, -1.0, nan, infinity}) { Call c; c.options.softcap = cap; c.expect("softcap", "above 0"); }
-  for (const double p : {1.0, -0.1, 1.5, nan}) { Call c; c.options.dropout = Dropout{p, 0}; c.expect("dropout.p", "0 <= p < 1"); }
-  { Call c; c.options.align = static_cast<Align>(9); c.expect("align", "9"); }
+  for (const double scale : {nan, infinity, -infinity}) {
+    Call c;
+    c.options.scale = scale;
+    c.expect("scale", "finite");
+  }
+  for (const double cap : {0.0, -1.0, nan, infinity}) {
+    Call c;
+    c.options.softcap = cap;
+    c.expect("softcap", "above 0");
+  }
+  for (const double p : {1.0, -0.1, 1.5, nan}) {
+    Call c;
+    c.options.dropout = Dropout{p, 0};
+    c.expect("dropout.p", "0 <= p < 1");
+  }
+  {
+    Call c;
+    c.options.align = static_cast<Align>(9);
+    c.expect("align", "9");
+  }
 }
 
 TEST(Errors, Bias) {
@@ -158,7 +268,8 @@ void expect_output_error(const std::string& argument, const std::string& detail,
 TEST(Errors, Outputs) {
   Outputs good;
   const Tensor before = good.out.clone();
-  Tensor half = zeros({2, 3, 4, 6}, DType::kFloat16), short_one = zeros({2, 3, 4, 5}), other = zeros({2, 3, 4}), wide = zeros({2, 4, 3}, DType::kFloat64);
+  Tensor half = zeros({2, 3, 4, 6}, DType::kFloat16), short_one = zeros({2, 3, 4, 5}), other = zeros({2, 3, 4}),
+         wide = zeros({2, 4, 3}, DType::kFloat64);
   expect_output_error("out", "none", {});
   expect_output_error("out", "float16", {.out = half});
   expect_output_error("out", "[2, 3, 4, 5]", {.out = short_one});
@@ -176,7 +287,8 @@ TEST(Errors, Overlaps) {
   auto* data = memory.data_as<float>();
   const auto part = [data](std::int64_t begin, const Shape& shape) { return MutableTensorView(data + begin, shape); };
   const TensorView q = part(0, {2, 3, 4, 8}), k = part(200, {2, 5, 2, 8}), v = part(400, {2, 5, 2, 6});
-  const auto expect = [&](const std::string& argument, const std::string& other, const AttentionOutputs& outputs, const AttentionOptions& options) {
+  const auto expect = [&](const std::string& argument, const std::string& other, const AttentionOutputs& outputs,
+                          const AttentionOptions& options) {
     expect_error("attention_into: " + argument, "an overlap with " + other, [&] { attention_into(outputs, q, k, v, options); });
     EXPECT_TRUE(same_values(memory, before));
   };
@@ -199,11 +311,13 @@ TEST(Errors, SlicesOfOneBufferAreNoOverlap) {
   const auto copy = [&before](std::int64_t n) { return slice(before.view(), 2, 3 * n, 3); };
   EXPECT_TRUE(same_values(part(3), attention(copy(0), copy(1), copy(2), {.mask = Mask::causal()})));
   for (std::int64_t n = 0; n < 3; ++n) EXPECT_TRUE(same_values(part(n), copy(n)));
-  expect_error("attention_into: out", "an overlap with v", [&] { attention_into({.out = slice(packed.view(), 2, 8, 3)}, part(0), part(1), part(2)); });
+  expect_error("attention_into: out", "an overlap with v",
+               [&] { attention_into({.out = slice(packed.view(), 2, 8, 3)}, part(0), part(1), part(2)); });
 }
 
 TEST(Errors, Backward) {
-  const Tensor q = zeros({2, 3, 4, 8}), k = zeros({2, 5, 2, 8}), v = zeros({2, 5, 2, 6}), dout = zeros({2, 3, 4, 6}), wrong = zeros({2, 3, 4, 7}), ints = zeros({2, 3, 4, 6}, DType::kInt32);
+  const Tensor q = zeros({2, 3, 4, 8}), k = zeros({2, 5, 2, 8}), v = zeros({2, 5, 2, 6}), dout = zeros({2, 3, 4, 6}),
+               wrong = zeros({2, 3, 4, 7}), ints = zeros({2, 3, 4, 6}, DType::kInt32);
   const AttentionState state = attention_state(q, k, v);
   expect_error("attention_backward: dout", "[2, 3, 4, 7]", [&] { static_cast<void>(attention_backward(wrong, q, k, v, state)); });
   expect_error("attention_backward: dout", "none", [&] { static_cast<void>(attention_backward({}, q, k, v, state)); });
@@ -211,7 +325,8 @@ TEST(Errors, Backward) {
   expect_error("attention_backward: state.out", "none", [&] { static_cast<void>(attention_backward(dout, q, k, v, {})); });
   const AttentionState other = attention_state(zeros({2, 3, 4, 8}), k, zeros({2, 5, 2, 7}));
   expect_error("attention_backward: state.out", "[2, 3, 4, 7]", [&] { static_cast<void>(attention_backward(dout, q, k, v, other)); });
-  expect_error("reference::attention_backward: dout", "[2, 3, 4, 7]", [&] { static_cast<void>(reference::attention_backward(wrong, q, k, v)); });
+  expect_error("reference::attention_backward: dout", "[2, 3, 4, 7]",
+               [&] { static_cast<void>(reference::attention_backward(wrong, q, k, v)); });
 }
 
 TEST(Explain, SaysWhichKernelAndWhyNotAFasterOne) {

@@ -24,9 +24,13 @@ struct Inputs {
 
 Inputs make_inputs(std::int64_t batch = 2, std::int64_t q_tokens = 3, std::int64_t kv_tokens = 5) {
   const DType wide = DType::kFloat64;
-  return {random_normal({batch, q_tokens, 4, 3}, wide, 11), random_normal({batch, kv_tokens, 2, 3}, wide, 12),
-          random_normal({batch, kv_tokens, 2, 2}, wide, 13), random_normal({batch, q_tokens, 4, 2}, wide, 14),
-          {}, {}, {}};
+  return {random_normal({batch, q_tokens, 4, 3}, wide, 11),
+          random_normal({batch, kv_tokens, 2, 3}, wide, 12),
+          random_normal({batch, kv_tokens, 2, 2}, wide, 13),
+          random_normal({batch, q_tokens, 4, 2}, wide, 14),
+          {},
+          {},
+          {}};
 }
 
 /// sum(out * dout)
@@ -144,8 +148,14 @@ TEST(Gradients, EverythingTogether) {
   s.sinks = random_normal({4}, DType::kFloat64, 22);
   s.slopes = random_normal({4}, DType::kFloat64, 20);
   const std::array<std::int64_t, 2> lengths = {5, 4};
-  check_gradients(s, {.mask = Mask::causal() & Mask::window(3, kUnbounded), .align = Align::kBottomRight, .scale = 0.8, .softcap = 2.0,
-                      .bias = s.bias, .alibi_slopes = s.slopes, .sink_logits = s.sinks, .kv_lengths = TensorView(lengths.data(), {2}),
+  check_gradients(s, {.mask = Mask::causal() & Mask::window(3, kUnbounded),
+                      .align = Align::kBottomRight,
+                      .scale = 0.8,
+                      .softcap = 2.0,
+                      .bias = s.bias,
+                      .alibi_slopes = s.slopes,
+                      .sink_logits = s.sinks,
+                      .kv_lengths = TensorView(lengths.data(), {2}),
                       .dropout = Dropout{.p = 0.25, .seed = 5}});
 }
 
@@ -154,7 +164,8 @@ TEST(Gradients, PublicCallRoundsOnceAndFollowsTheArguments) {
   for (const DType dtype : fast_dtypes()) {
     const Tensor q_bhld = random_normal({2, 4, 6, 8}, dtype, 1);
     const TensorView q = permute(std::as_const(q_bhld).view(), {0, 2, 1, 3});
-    const Tensor k = random_normal({2, 9, 2, 8}, dtype, 2), v = random_normal({2, 9, 2, 5}, dtype, 3), dout = random_normal({2, 6, 4, 5}, dtype, 4);
+    const Tensor k = random_normal({2, 9, 2, 8}, dtype, 2), v = random_normal({2, 9, 2, 5}, dtype, 3),
+                 dout = random_normal({2, 6, 4, 5}, dtype, 4);
     const Tensor bias = random_normal({4, 6, 9}, dtype, 5), sinks = random_normal({4}, DType::kFloat32, 6);
     const AttentionOptions options = {.mask = Mask::causal(), .bias = bias, .sink_logits = sinks};
     const AttentionGrads grads = attention_backward(dout, q, k, v, attention_state(q, k, v, options), options);

@@ -36,12 +36,14 @@ class FlashGrid : public ::testing::TestWithParam<DType> {};
 
 TEST_P(FlashGrid, AgreesWithTheReference) {
   const std::array<std::int64_t, 12> dims = {32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256};
-  const std::array<std::pair<std::int64_t, std::int64_t>, 8> lengths = {{{113, 203}, {128, 217}, {113, 211}, {108, 256}, {256, 108}, {203, 113}, {1, 239}, {3, 799}}};
+  const std::array<std::pair<std::int64_t, std::int64_t>, 8> lengths = {
+      {{113, 203}, {128, 217}, {113, 211}, {108, 256}, {256, 108}, {203, 113}, {1, 239}, {3, 799}}};
   const std::array<std::int64_t, 3> kv_heads = {6, 1, 2};
   for (std::size_t n = 0; n < dims.size(); ++n) {
     const auto [q_tokens, kv_tokens] = lengths[n % lengths.size()];
     const DType dtype = GetParam();
-    const Tensor q = random_normal({1, q_tokens, 6, dims[n]}, dtype, 1), k = random_normal({1, kv_tokens, kv_heads[n % 3], dims[n]}, dtype, 2),
+    const Tensor q = random_normal({1, q_tokens, 6, dims[n]}, dtype, 1),
+                 k = random_normal({1, kv_tokens, kv_heads[n % 3], dims[n]}, dtype, 2),
                  v = random_normal({1, kv_tokens, kv_heads[n % 3], dims[n]}, dtype, 3);
     const Tensor slopes = random_normal({6}, DType::kFloat32, 4, 0.3);
     AttentionOptions options;
@@ -79,7 +81,8 @@ TEST(MemoryOrder, SameBits) {
     for (const DType dtype : fast_dtypes()) {
       for (const std::int64_t q_tokens : {2, 40}) {
         SCOPED_TRACE(std::string(base::to_string(isa)) + ", " + to_string(dtype) + ", Lq " + std::to_string(q_tokens));
-        const Tensor q = random_normal({2, q_tokens, 4, 24}, dtype, 1), k = random_normal({2, 150, 2, 24}, dtype, 2), v = random_normal({2, 150, 2, 20}, dtype, 3);
+        const Tensor q = random_normal({2, q_tokens, 4, 24}, dtype, 1), k = random_normal({2, 150, 2, 24}, dtype, 2),
+                     v = random_normal({2, 150, 2, 20}, dtype, 3);
         const Forward compact = run_forward(q, k, v, {.mask = Mask::causal()});
         const auto bhld = [](const Tensor& x) { return convert(permute(x.view(), {0, 2, 1, 3}), x.dtype()); };
         const auto bldh = [](const Tensor& x) { return convert(permute(x.view(), {0, 1, 3, 2}), x.dtype()); };
@@ -95,7 +98,8 @@ TEST(MemoryOrder, SameBits) {
 
 // `out` follows q: torch's [B, H, L, D] comes back as such.
 TEST(MemoryOrder, OutFollowsQ) {
-  const Tensor q = random_normal({2, 4, 9, 8}, DType::kFloat32, 1), k = random_normal({2, 11, 2, 8}, DType::kFloat32, 2), v = random_normal({2, 11, 2, 6}, DType::kFloat32, 3);
+  const Tensor q = random_normal({2, 4, 9, 8}, DType::kFloat32, 1), k = random_normal({2, 11, 2, 8}, DType::kFloat32, 2),
+               v = random_normal({2, 11, 2, 6}, DType::kFloat32, 3);
   const Tensor transposed = attention(permute(q.view(), {0, 2, 1, 3}), k, v);
   EXPECT_EQ(transposed.shape(), (Shape{2, 9, 4, 6}));
   EXPECT_EQ(transposed.strides(), (Strides{4 * 9 * 6, 6, 9 * 6, 1}));
@@ -110,9 +114,11 @@ TEST(MemoryOrder, OutputsInAnyStrides) {
     const base::ForceIsa forced(isa);
     for (const std::int64_t q_tokens : {2, 40}) {
       SCOPED_TRACE(std::string(base::to_string(isa)) + ", Lq " + std::to_string(q_tokens));
-      const Tensor q = random_normal({2, q_tokens, 4, 24}, DType::kFloat32, 1), k = random_normal({2, 70, 2, 24}, DType::kFloat32, 2), v = random_normal({2, 70, 2, 20}, DType::kFloat32, 3);
+      const Tensor q = random_normal({2, q_tokens, 4, 24}, DType::kFloat32, 1), k = random_normal({2, 70, 2, 24}, DType::kFloat32, 2),
+                   v = random_normal({2, 70, 2, 20}, DType::kFloat32, 3);
       const Forward expected = run_forward(q, k, v, {});
-      Tensor out_memory = random_normal({2, 40 * 2, q_tokens + 1, 4}, DType::kFloat32, 4), statistics = random_normal({2, q_tokens, 2, 8}, DType::kFloat32, 5);
+      Tensor out_memory = random_normal({2, 40 * 2, q_tokens + 1, 4}, DType::kFloat32, 4),
+             statistics = random_normal({2, q_tokens, 2, 8}, DType::kFloat32, 5);
       const Tensor out_before = out_memory.clone(), statistics_before = statistics.clone();
       const Strides o = out_memory.strides(), s = statistics.strides();
       const MutableTensorView out(out_memory.data(), DType::kFloat32, {2, q_tokens, 4, 20}, {o[0], o[2], o[3], 2 * o[1]});
@@ -142,7 +148,8 @@ TEST(MergeKernels, HalvesEqualTheWhole) {
     for (const DType dtype : fast_dtypes()) {
       for (const std::int64_t q_tokens : {2, 20}) {
         SCOPED_TRACE(std::string(base::to_string(isa)) + ", " + to_string(dtype));
-        const Tensor q = random_normal({1, q_tokens, 2, 16}, dtype, 1), k = random_normal({1, 90, 1, 16}, dtype, 2), v = random_normal({1, 90, 1, 16}, dtype, 3);
+        const Tensor q = random_normal({1, q_tokens, 2, 16}, dtype, 1), k = random_normal({1, 90, 1, 16}, dtype, 2),
+                     v = random_normal({1, 90, 1, 16}, dtype, 3);
         std::vector<AttentionState> parts;
         parts.push_back(attention_state(q, slice(k.view(), 1, 0, 37), slice(v.view(), 1, 0, 37)));
         parts.push_back(attention_state(q, slice(k.view(), 1, 37, 53), slice(v.view(), 1, 37, 53)));

@@ -15,7 +15,8 @@ namespace {
 TensorView keys(const Tensor& tensor, std::int64_t begin, std::int64_t count) { return slice(tensor.view(), 1, begin, count); }
 
 /// Parts of the keys [0, 17), cut at `cuts`; positions stay those of the whole because they are given.
-std::vector<AttentionState> parts_of(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<std::int64_t>& cuts, const AttentionOptions& first) {
+std::vector<AttentionState> parts_of(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<std::int64_t>& cuts,
+                                     const AttentionOptions& first) {
   std::vector<AttentionState> parts;
   for (std::size_t n = 0; n + 1 < cuts.size(); ++n) {
     AttentionOptions options = first;
@@ -26,11 +27,13 @@ std::vector<AttentionState> parts_of(const Tensor& q, const Tensor& k, const Ten
 }
 
 TEST(MergeStates, PartsOfFloat64EqualTheWhole) {
-  const Tensor q = random_normal({2, 4, 6, 5}, DType::kFloat64, 1), k = random_normal({2, 17, 2, 5}, DType::kFloat64, 2), v = random_normal({2, 17, 2, 3}, DType::kFloat64, 3);
+  const Tensor q = random_normal({2, 4, 6, 5}, DType::kFloat64, 1), k = random_normal({2, 17, 2, 5}, DType::kFloat64, 2),
+               v = random_normal({2, 17, 2, 3}, DType::kFloat64, 3);
   const Tensor sinks = random_normal({6}, DType::kFloat64, 4);
   const AttentionOptions options = {.softcap = 4.0, .sink_logits = sinks};
   const AttentionState whole = attention_state(q, k, v, options);
-  for (const std::vector<std::int64_t>& cuts : std::vector<std::vector<std::int64_t>>{{0, 17}, {0, 8, 17}, {0, 1, 2, 16, 17}, {0, 0, 17, 17}}) {
+  for (const std::vector<std::int64_t>& cuts :
+       std::vector<std::vector<std::int64_t>>{{0, 17}, {0, 8, 17}, {0, 1, 2, 16, 17}, {0, 0, 17, 17}}) {
     const AttentionState merged = merge_states(parts_of(q, k, v, cuts, options));
     EXPECT_LT(max_abs_difference(merged.out, whole.out), 1e-14);
     EXPECT_LT(max_abs_difference(merged.lse, whole.lse), 1e-14);
@@ -40,7 +43,8 @@ TEST(MergeStates, PartsOfFloat64EqualTheWhole) {
 // The parts' own rounding is all the error there is: half a unit each, twice for the rounding of the result.
 TEST(MergeStates, NarrowTypesLoseOnlyTheirRounding) {
   for (const DType dtype : fast_dtypes()) {
-    const Tensor q = random_normal({1, 4, 4, 8}, dtype, 1), k = random_normal({1, 17, 2, 8}, dtype, 2), v = random_normal({1, 17, 2, 8}, dtype, 3);
+    const Tensor q = random_normal({1, 4, 4, 8}, dtype, 1), k = random_normal({1, 17, 2, 8}, dtype, 2),
+                 v = random_normal({1, 17, 2, 8}, dtype, 3);
     const AttentionState merged = merge_states(parts_of(q, k, v, {0, 5, 9, 17}, {}));
     const Forward exact = run_exact(q, k, v, {});
     EXPECT_EQ(merged.out.dtype(), dtype);
@@ -51,7 +55,8 @@ TEST(MergeStates, NarrowTypesLoseOnlyTheirRounding) {
 }
 
 TEST(MergeStates, PartWithoutKeysIsNotRead) {
-  const Tensor q = random_normal({1, 2, 1, 4}, DType::kFloat32, 1), k = random_normal({1, 6, 1, 4}, DType::kFloat32, 2), v = random_normal({1, 6, 1, 4}, DType::kFloat32, 3);
+  const Tensor q = random_normal({1, 2, 1, 4}, DType::kFloat32, 1), k = random_normal({1, 6, 1, 4}, DType::kFloat32, 2),
+               v = random_normal({1, 6, 1, 4}, DType::kFloat32, 3);
   std::vector<AttentionState> states;
   states.push_back(attention_state(q, k, v));
   states.push_back({Tensor(DType::kFloat32, {1, 2, 1, 4}), Tensor(DType::kFloat32, {1, 1, 2})});

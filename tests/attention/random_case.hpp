@@ -38,9 +38,10 @@ class RandomCase {
 
   [[nodiscard]] std::string describe() const {
     std::ostringstream text;
-    text << "seed " << seed_ << ": q " << to_string(q.view.shape()) << " strides " << to_string(q.view.strides()) << ' ' << to_string(q.view.dtype()) << ", k "
-         << to_string(k.view.shape()) << " strides " << to_string(k.view.strides()) << ' ' << to_string(k.view.dtype()) << ", Dv " << value_dim << " strides "
-         << to_string(v.view.strides()) << ", mask " << options.mask.to_string() << (options.align == Align::kTopLeft ? ", top left" : "");
+    text << "seed " << seed_ << ": q " << to_string(q.view.shape()) << " strides " << to_string(q.view.strides()) << ' '
+         << to_string(q.view.dtype()) << ", k " << to_string(k.view.shape()) << " strides " << to_string(k.view.strides()) << ' '
+         << to_string(k.view.dtype()) << ", Dv " << value_dim << " strides " << to_string(v.view.strides()) << ", mask "
+         << options.mask.to_string() << (options.align == Align::kTopLeft ? ", top left" : "");
     if (options.scale) text << ", scale " << *options.scale;
     if (options.softcap) text << ", softcap " << *options.softcap;
     if (options.bias) text << ", bias " << to_string(options.bias.shape()) << ' ' << to_string(options.bias.dtype());
@@ -54,7 +55,9 @@ class RandomCase {
  private:
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n)); }
   bool one_in(std::int64_t n) { return below(n) == 0; }
-  std::int64_t pick(const std::vector<std::int64_t>& values) { return values[static_cast<std::size_t>(below(static_cast<std::int64_t>(values.size())))]; }
+  std::int64_t pick(const std::vector<std::int64_t>& values) {
+    return values[static_cast<std::size_t>(below(static_cast<std::int64_t>(values.size())))];
+  }
 
   void sizes() {
     batch = pick({1, 1, 2, 3});
@@ -123,7 +126,8 @@ class RandomCase {
   Mask mask() {
     switch (below(8)) {
       case 0: return Mask::none();
-      case 1: case 2: return Mask::causal();
+      case 1:
+      case 2: return Mask::causal();
       case 3: return leaf();
       case 4: return leaf() & leaf();
       case 5: return leaf() | leaf();
@@ -156,7 +160,8 @@ class RandomCase {
     if (one_in(4)) options.scale = std::array<double, 4>{0.0, 0.5, -0.7, 1.3}[static_cast<std::size_t>(below(4))];
     if (one_in(4)) options.softcap = std::array<double, 3>{0.5, 5.0, 30.0}[static_cast<std::size_t>(below(3))];
     if (one_in(3)) options.bias = bias(one_in(2) ? dtype : DType::kFloat32);
-    if (one_in(4)) options.alibi_slopes = keep(random_normal(one_in(2) ? Shape{q_heads} : Shape{batch, q_heads}, DType::kFloat32, engine_(), 0.1));
+    if (one_in(4))
+      options.alibi_slopes = keep(random_normal(one_in(2) ? Shape{q_heads} : Shape{batch, q_heads}, DType::kFloat32, engine_(), 0.1));
     if (one_in(4)) options.sink_logits = keep(random_normal({q_heads}, DType::kFloat32, engine_(), 2.0));
     if (one_in(5)) options.query_offset = offsets();
     if (one_in(4)) options.kv_lengths = lengths();

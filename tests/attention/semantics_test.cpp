@@ -57,14 +57,14 @@ Tensor filled(DType dtype, const Shape& shape, double value) {
 /// V of which key j is the j-th unit vector: `out` then shows the weights. [B, Lk, Hkv, Lk]
 Tensor identity_values(DType dtype, std::int64_t batch, std::int64_t kv_tokens, std::int64_t kv_heads = 1) {
   Tensor wide = Tensor::zeros(DType::kFloat64, {batch, kv_tokens, kv_heads, std::max<std::int64_t>(kv_tokens, 1)});
-  for_each_index({batch, kv_tokens, kv_heads}, [&](const Extents& n) {
-    wide.data_as<double>()[((n[0] * kv_tokens + n[1]) * kv_heads + n[2]) * kv_tokens + n[1]] = 1.0;
-  });
+  for_each_index({batch, kv_tokens, kv_heads},
+                 [&](const Extents& n) { wide.data_as<double>()[((n[0] * kv_tokens + n[1]) * kv_heads + n[2]) * kv_tokens + n[1]] = 1.0; });
   return convert(wide, dtype);
 }
 
 /// Who sees whom, drawn from the weights of a real call with all scores equal. Every head and batch entry b must agree.
-std::string picture(DType dtype, Kind kind, std::int64_t q_tokens, std::int64_t kv_tokens, const AttentionOptions& options, std::int64_t batch = 1, std::int64_t b = 0) {
+std::string picture(DType dtype, Kind kind, std::int64_t q_tokens, std::int64_t kv_tokens, const AttentionOptions& options,
+                    std::int64_t batch = 1, std::int64_t b = 0) {
   const std::int64_t heads = group_for(kind, q_tokens);
   const Tensor q = filled(dtype, {batch, q_tokens, heads, 4}, 0.0), k = filled(dtype, {batch, kv_tokens, 1, 4}, 1.0);
   const Tensor weights = attention(q, k, identity_values(dtype, batch, kv_tokens), options);
@@ -97,7 +97,9 @@ TensorView query(const Tensor& tensor, std::int64_t i) { return slice(tensor.vie
 TEST(Semantics, Row01_PositionsAreExplicit) {
   const std::array<std::int64_t, 2> lengths = {4, 2}, offsets = {1, -1};
   everywhere([&](DType dtype, Kind kind) {
-    const auto causal = [&](std::int64_t lq, std::int64_t lk, Align align) { return picture(dtype, kind, lq, lk, {.mask = Mask::causal(), .align = align}); };
+    const auto causal = [&](std::int64_t lq, std::int64_t lk, Align align) {
+      return picture(dtype, kind, lq, lk, {.mask = Mask::causal(), .align = align});
+    };
     EXPECT_EQ(causal(2, 4, Align::kBottomRight), "1110/1111");
     EXPECT_EQ(causal(3, 2, Align::kBottomRight), "00/10/11");
     EXPECT_EQ(causal(2, 4, Align::kTopLeft), "1000/1100");
@@ -126,7 +128,8 @@ TEST(Semantics, Row01_PositionsAreExplicit) {
 TEST(Semantics, Row02_RowWithoutKeysIsZero) {
   everywhere([](DType dtype, Kind kind) {
     const std::int64_t heads = group_for(kind, 3);
-    const Tensor q = random_normal({2, 3, heads, 5}, dtype, 1), k = random_normal({2, 2, 1, 5}, dtype, 2), v = random_normal({2, 2, 1, 7}, dtype, 3);
+    const Tensor q = random_normal({2, 3, heads, 5}, dtype, 1), k = random_normal({2, 2, 1, 5}, dtype, 2),
+                 v = random_normal({2, 2, 1, 7}, dtype, 3);
     const Forward some = run_forward(q, k, v, {.mask = Mask::causal()});  // query 0 sits before every key
     EXPECT_EQ(max_abs(query(some.out, 0)), 0.0);
     EXPECT_TRUE(same_values(slice(some.lse.view(), 2, 0, 1), filled(DType::kFloat32, {2, heads, 1}, -kInfinity)));
@@ -143,7 +146,8 @@ TEST(Semantics, Row02_RowWithoutKeysIsZero) {
     EXPECT_GT(max_abs(batch_entry(short_one.out, 1)), 0.0);
 
     EXPECT_EQ(attention(Tensor(dtype, {2, 0, heads, 5}), k, v).shape(), (Shape{2, 0, heads, 7}));
-    EXPECT_EQ(attention(Tensor(dtype, {0, 3, heads, 5}), Tensor(dtype, {0, 2, 1, 5}), Tensor(dtype, {0, 2, 1, 7})).shape(), (Shape{0, 3, heads, 7}));
+    EXPECT_EQ(attention(Tensor(dtype, {0, 3, heads, 5}), Tensor(dtype, {0, 2, 1, 5}), Tensor(dtype, {0, 2, 1, 7})).shape(),
+              (Shape{0, 3, heads, 7}));
 
     const Tensor dout = random_normal({2, 3, heads, 7}, dtype, 4);
     const AttentionOptions causal = {.mask = Mask::causal()};
@@ -169,8 +173,12 @@ TEST(Semantics, Row03_OrderOfOperations) {
     k.data_as<float>()[1] = 1.0F;
     const Tensor slopes = filled(DType::kFloat32, {heads}, slope), sinks = filled(DType::kFloat32, {heads}, sink);
     const Forward got = run_forward(q, convert(k, dtype), identity_values(dtype, 1, 2),
-                                    {.mask = Mask::causal(), .scale = scale, .softcap = cap, .bias = TensorView(biases.data(), {2}),
-                                     .alibi_slopes = slopes, .sink_logits = sinks});
+                                    {.mask = Mask::causal(),
+                                     .scale = scale,
+                                     .softcap = cap,
+                                     .bias = TensorView(biases.data(), {2}),
+                                     .alibi_slopes = slopes,
+                                     .sink_logits = sinks});
     // Rounding the weights and the output, and 16-bit's own sums: a few units of the type.
     const double unit = roundoff(dtype) + 0x1p-22;
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -185,7 +193,8 @@ TEST(Semantics, Row03_OrderOfOperations) {
 /// A call in which no query, in any batch entry, sees the `hidden` keys.
 class Poisoned {
  public:
-  Poisoned(const char* label, const AttentionOptions& masking, const std::vector<std::int64_t>& unseen) : name(label), options(masking), hidden(unseen) {}
+  Poisoned(const char* label, const AttentionOptions& masking, const std::vector<std::int64_t>& unseen)
+      : name(label), options(masking), hidden(unseen) {}
   const char* name;
   AttentionOptions options;
   std::vector<std::int64_t> hidden;
@@ -243,7 +252,8 @@ TEST(Semantics, Row04_MaskedSlotsNeverMatter) {
 TEST(Semantics, Row04_PoisonStaysInTheRowsThatSeeIt) {
   everywhere([](DType dtype, Kind kind) {
     const std::int64_t q_tokens = kind == Kind::kWide ? 70 : 10;
-    const Tensor q = random_normal({1, q_tokens, 1, 16}, dtype, 1), k = random_normal({1, 90, 1, 16}, dtype, 2), v = random_normal({1, 90, 1, 18}, dtype, 3);
+    const Tensor q = random_normal({1, q_tokens, 1, 16}, dtype, 1), k = random_normal({1, 90, 1, 16}, dtype, 2),
+                 v = random_normal({1, 90, 1, 18}, dtype, 3);
     const std::int64_t key = 85;  // at causal bottom-right, seen by the last five queries only
     const AttentionOptions options = {.mask = Mask::causal()};
     const Forward clean = run_forward(q, k, v, options);
@@ -265,7 +275,8 @@ TEST(Semantics, Row04_PoisonStaysInTheRowsThatSeeIt) {
 TEST(Semantics, Row04_BackwardNeverReadsMaskedSlots) {
   const std::array<std::int32_t, 2> lengths = {6, 6};
   for (const DType dtype : fast_dtypes()) {
-    const Tensor q = random_normal({2, 4, 2, 5}, dtype, 1), k = random_normal({2, 9, 1, 5}, dtype, 2), v = random_normal({2, 9, 1, 3}, dtype, 3);
+    const Tensor q = random_normal({2, 4, 2, 5}, dtype, 1), k = random_normal({2, 9, 1, 5}, dtype, 2),
+                 v = random_normal({2, 9, 1, 3}, dtype, 3);
     const Tensor dout = random_normal({2, 4, 2, 3}, dtype, 4);
     const AttentionOptions options = {.mask = Mask::causal(), .kv_lengths = TensorView(lengths.data(), {2})};
     const AttentionGrads clean = attention_backward(dout, q, k, v, attention_state(q, k, v, options), options);
@@ -278,7 +289,8 @@ TEST(Semantics, Row04_BackwardNeverReadsMaskedSlots) {
     const std::array<std::int64_t, 1> offset = {-1};
     const AttentionOptions far = {.mask = Mask::causal(), .query_offset = TensorView(offset.data(), {1})};
     const AttentionGrads before = attention_backward(dout, q, k, v, attention_state(q, k, v, far), far);
-    const AttentionGrads after = attention_backward(poison(dout, {0}, std::nan("")), poison(q, {0}, std::nan("")), k, v, attention_state(q, k, v, far), far);
+    const AttentionGrads after =
+        attention_backward(poison(dout, {0}, std::nan("")), poison(q, {0}, std::nan("")), k, v, attention_state(q, k, v, far), far);
     EXPECT_TRUE(same_bits(before.dq, after.dq) && same_bits(before.dk, after.dk) && same_bits(before.dv, after.dv));
   }
 }
@@ -320,7 +332,8 @@ TEST(Semantics, Row05_WindowsCountInclusiveDistances) {
 TEST(Semantics, Row06_LseIsTheWholeDenominator) {
   everywhere([](DType dtype, Kind kind) {
     const std::int64_t heads = group_for(kind, 2);
-    const Tensor q = random_normal({1, 2, heads, 6}, dtype, 1), k = random_normal({1, 150, 1, 6}, dtype, 2), v = random_normal({1, 150, 1, 6}, dtype, 3);
+    const Tensor q = random_normal({1, 2, heads, 6}, dtype, 1), k = random_normal({1, 150, 1, 6}, dtype, 2),
+                 v = random_normal({1, 150, 1, 6}, dtype, 3);
     const Tensor bias = random_normal({heads, 1, 150}, DType::kFloat32, 4), sinks = random_normal({heads}, DType::kFloat32, 5);
     const AttentionOptions options = {.mask = Mask::causal(), .scale = 0.9, .bias = bias, .sink_logits = sinks};
     const Forward got = run_forward(q, k, v, options);
@@ -360,7 +373,8 @@ TEST(Semantics, Row07_TrueMeansMayAttend) {
 TEST(Semantics, Row08_AlibiOfACachedStepIsThatOfTheFullPass) {
   everywhere([](DType dtype, Kind kind) {
     const std::int64_t heads = kind == Kind::kWide ? 16 : 2, length = 75;
-    const Tensor q = random_normal({1, length, heads, 8}, dtype, 1), k = random_normal({1, length, 1, 8}, dtype, 2), v = random_normal({1, length, 1, 8}, dtype, 3);
+    const Tensor q = random_normal({1, length, heads, 8}, dtype, 1), k = random_normal({1, length, 1, 8}, dtype, 2),
+                 v = random_normal({1, length, 1, 8}, dtype, 3);
     Tensor slopes(DType::kFloat32, {heads});
     for (std::int64_t h = 0; h < heads; ++h) slopes.data_as<float>()[h] = std::exp2(-static_cast<float>(h % 8 + 1));
     const AttentionOptions options = {.mask = Mask::causal(), .alibi_slopes = slopes};
@@ -375,8 +389,8 @@ TEST(Semantics, Row08_AlibiOfACachedStepIsThatOfTheFullPass) {
   for_each_type_and_path([](DType dtype, Kind kind) {
     const std::int64_t heads = group_for(kind, 2);
     const Tensor slopes = filled(DType::kFloat32, {heads}, 0.25);
-    check_against_exact(random_normal({1, 2, heads, 8}, dtype, 1), random_normal({1, 75, 1, 8}, dtype, 2), random_normal({1, 75, 1, 8}, dtype, 3),
-                        {.align = Align::kTopLeft, .alibi_slopes = slopes});
+    check_against_exact(random_normal({1, 2, heads, 8}, dtype, 1), random_normal({1, 75, 1, 8}, dtype, 2),
+                        random_normal({1, 75, 1, 8}, dtype, 3), {.align = Align::kTopLeft, .alibi_slopes = slopes});
   });
 }
 
@@ -385,7 +399,8 @@ TEST(Semantics, Row09_SameBitsForAnyThreadsBatchAndCacheLayout) {
   everywhere([&](DType dtype, Kind kind) {
     // Big enough that three threads are woken, and that keys are split into several pieces.
     const std::int64_t q_tokens = kind == Kind::kWide ? 65 : 2, kv_tokens = kind == Kind::kWide ? 200 : 2100, heads = 4;
-    const Tensor q = random_normal({3, q_tokens, heads, 40}, dtype, 1), k = random_normal({3, kv_tokens, 2, 40}, dtype, 2), v = random_normal({3, kv_tokens, 2, 40}, dtype, 3);
+    const Tensor q = random_normal({3, q_tokens, heads, 40}, dtype, 1), k = random_normal({3, kv_tokens, 2, 40}, dtype, 2),
+                 v = random_normal({3, kv_tokens, 2, 40}, dtype, 3);
     const Tensor sinks = random_normal({heads}, DType::kFloat32, 4);
     const AttentionOptions options = {.mask = Mask::causal(), .sink_logits = sinks};
     set_num_threads(1);
@@ -399,7 +414,9 @@ TEST(Semantics, Row09_SameBitsForAnyThreadsBatchAndCacheLayout) {
       const Forward alone = run_forward(batch_entry(q, b), batch_entry(k, b), batch_entry(v, b), options);
       EXPECT_TRUE(same_bits(alone.out, batch_entry(one.out, b)) && same_bits(alone.lse, batch_entry(one.lse, b))) << "batch entry " << b;
     }
-    const KvFormat format = dtype == DType::kFloat32 ? KvFormat::kFloat32 : dtype == DType::kBFloat16 ? KvFormat::kBFloat16 : KvFormat::kFloat16;
+    const KvFormat format = dtype == DType::kFloat32    ? KvFormat::kFloat32
+                            : dtype == DType::kBFloat16 ? KvFormat::kBFloat16
+                                                        : KvFormat::kFloat16;
     KvCache cache({.batch = 3, .kv_heads = 2, .head_dim = 40, .capacity_tokens = kv_tokens + 100, .format = format});
     cache.append(0, k, v);
     Forward cached{Tensor(dtype, one.out.shape()), Tensor(DType::kFloat32, one.lse.shape()), Tensor(DType::kFloat32, one.lse.shape())};
@@ -414,7 +431,8 @@ TEST(Semantics, Row09_SameBitsForAnyThreadsBatchAndCacheLayout) {
 TEST(Semantics, Row09_SameBitsForAnyBufferLength) {
   everywhere([](DType dtype, Kind kind) {
     const std::int64_t q_tokens = 3, heads = group_for(kind, 3);
-    const Tensor q = random_normal({1, q_tokens, heads, 16}, dtype, 1), k = random_normal({1, 700, 1, 16}, dtype, 2), v = random_normal({1, 700, 1, 16}, dtype, 3);
+    const Tensor q = random_normal({1, q_tokens, heads, 16}, dtype, 1), k = random_normal({1, 700, 1, 16}, dtype, 2),
+                 v = random_normal({1, 700, 1, 16}, dtype, 3);
     for (const std::int64_t length : {1, 63, 64, 65, 255, 256, 257, 511, 600}) {
       const std::array<std::int64_t, 1> lengths = {length};
       const Forward longer = run_forward(q, k, v, {.mask = Mask::causal(), .kv_lengths = TensorView(lengths.data(), {1})});
@@ -453,9 +471,11 @@ TEST(Semantics, Row09_FlushToZeroOfTheCallerChangesNothing) {
 TEST(Semantics, Row10_AnyHeadDims) {
   for_each_type_and_path([](DType dtype, Kind kind) {
     const std::int64_t heads = group_for(kind, 2);
-    for (const auto& [dim, value_dim] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {3, 5}, {17, 33}, {64, 64}, {72, 9}, {127, 129}, {192, 128}, {576, 512}, {1024, 1}, {1, 1024}, {1023, 1024}}) {
+    for (const auto& [dim, value_dim] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {1, 1}, {3, 5}, {17, 33}, {64, 64}, {72, 9}, {127, 129}, {192, 128}, {576, 512}, {1024, 1}, {1, 1024}, {1023, 1024}}) {
       SCOPED_TRACE("D " + std::to_string(dim) + ", Dv " + std::to_string(value_dim));
-      check_against_exact(random_normal({1, 2, heads, dim}, dtype, 1), random_normal({1, 70, 1, dim}, dtype, 2), random_normal({1, 70, 1, value_dim}, dtype, 3), {.mask = Mask::causal()});
+      check_against_exact(random_normal({1, 2, heads, dim}, dtype, 1), random_normal({1, 70, 1, dim}, dtype, 2),
+                          random_normal({1, 70, 1, value_dim}, dtype, 3), {.mask = Mask::causal()});
     }
   });
 }
@@ -464,8 +484,10 @@ TEST(Semantics, Row10_AnyGroup) {
   for (const DType dtype : fast_dtypes()) {
     for (const std::int64_t group : {1, 2, 3, 5, 6, 7, 12, 15, 16, 17, 47, 48, 49, 71}) {
       SCOPED_TRACE(std::string(to_string(dtype)) + ", group " + std::to_string(group));
-      check_against_exact(random_normal({1, 1, 2 * group, 12}, dtype, 1), random_normal({1, 80, 2, 12}, dtype, 2), random_normal({1, 80, 2, 12}, dtype, 3), {});
-      check_against_exact(random_normal({1, 3, group, 8}, dtype, 1), random_normal({1, 5, 1, 8}, dtype, 2), random_normal({1, 5, 1, 8}, dtype, 3), {.mask = Mask::causal()});
+      check_against_exact(random_normal({1, 1, 2 * group, 12}, dtype, 1), random_normal({1, 80, 2, 12}, dtype, 2),
+                          random_normal({1, 80, 2, 12}, dtype, 3), {});
+      check_against_exact(random_normal({1, 3, group, 8}, dtype, 1), random_normal({1, 5, 1, 8}, dtype, 2),
+                          random_normal({1, 5, 1, 8}, dtype, 3), {.mask = Mask::causal()});
     }
   }
 }
@@ -475,7 +497,8 @@ TEST(Semantics, Row10_AnyGroup) {
 class Reserved {
  public:
   explicit Reserved(std::int64_t bytes)
-      : bytes_(static_cast<std::size_t>(bytes)), data_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+      : bytes_(static_cast<std::size_t>(bytes)),
+        data_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
   ~Reserved() {
     if (data_ != MAP_FAILED) munmap(data_, bytes_);
   }
@@ -503,31 +526,36 @@ TensorView spread(const Tensor& source, void* memory, std::int64_t step) {
       to += index[axis] * strides[axis];
       from += index[axis] * source.strides()[axis];
     }
-    std::memcpy(static_cast<std::byte*>(memory) + to * width, static_cast<const std::byte*>(source.data()) + from * width, static_cast<std::size_t>(width));
+    std::memcpy(static_cast<std::byte*>(memory) + to * width, static_cast<const std::byte*>(source.data()) + from * width,
+                static_cast<std::size_t>(width));
   });
   return TensorView(memory, source.dtype(), source.shape(), strides);
 }
 
 TEST(Semantics, Row10_MoreThan2To31Elements) {
   constexpr std::int64_t kStep = (std::int64_t{1} << 31) + 7;
-  const Reserved q_memory(kStep * 16 * 4), k_memory(kStep * 5 * 4), v_memory(kStep * 5 * 4), bias_memory(kStep * 16 * 4), out_memory(kStep * 16 * 4);
+  const Reserved q_memory(kStep * 16 * 4), k_memory(kStep * 5 * 4), v_memory(kStep * 5 * 4), bias_memory(kStep * 16 * 4),
+      out_memory(kStep * 16 * 4);
   for (const Reserved* memory : {&q_memory, &k_memory, &v_memory, &bias_memory, &out_memory}) {
     if (memory->data() == nullptr) GTEST_SKIP() << "this system does not reserve 128 GiB of address space";
   }
   everywhere([&](DType dtype, Kind kind) {
     const std::int64_t heads = kind == Kind::kWide ? 16 : 2;
-    const Tensor q = random_normal({1, 1, heads, 3}, dtype, 1), k = random_normal({1, 4, 1, 3}, dtype, 2), v = random_normal({1, 4, 1, 3}, dtype, 3), bias = random_normal({1, heads, 1, 4}, DType::kFloat32, 4);
+    const Tensor q = random_normal({1, 1, heads, 3}, dtype, 1), k = random_normal({1, 4, 1, 3}, dtype, 2),
+                 v = random_normal({1, 4, 1, 3}, dtype, 3), bias = random_normal({1, heads, 1, 4}, DType::kFloat32, 4);
     const Forward close = run_forward(q, k, v, {.bias = bias});
     const TensorView far_out = spread(Tensor::zeros(dtype, close.out.shape()), out_memory.data(), kStep);
-    attention_into({.out = MutableTensorView(out_memory.data(), dtype, far_out.shape(), far_out.strides())}, spread(q, q_memory.data(), kStep), spread(k, k_memory.data(), kStep),
-                   spread(v, v_memory.data(), kStep), {.bias = spread(bias, bias_memory.data(), kStep)});
+    attention_into({.out = MutableTensorView(out_memory.data(), dtype, far_out.shape(), far_out.strides())},
+                   spread(q, q_memory.data(), kStep), spread(k, k_memory.data(), kStep), spread(v, v_memory.data(), kStep),
+                   {.bias = spread(bias, bias_memory.data(), kStep)});
     EXPECT_TRUE(same_bits(far_out, close.out));
   });
 }
 #endif
 
 TEST(Semantics, Row11_BadArgumentsAreNamedAndNothingIsWritten) {
-  const Tensor q = random_normal({1, 2, 4, 8}, DType::kFloat32, 1), k = random_normal({1, 3, 2, 8}, DType::kFloat32, 2), wrong = random_normal({1, 3, 2, 9}, DType::kFloat32, 3);
+  const Tensor q = random_normal({1, 2, 4, 8}, DType::kFloat32, 1), k = random_normal({1, 3, 2, 8}, DType::kFloat32, 2),
+               wrong = random_normal({1, 3, 2, 9}, DType::kFloat32, 3);
   Tensor out = filled(DType::kFloat32, {1, 2, 4, 8}, 42.0);
   try {
     attention_into({.out = out}, q, wrong, k, {});

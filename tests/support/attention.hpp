@@ -149,10 +149,12 @@ inline double largest_finite(const TensorView& view) {
 
 /// The rule of FlashAttention's own suite: the error against float64 is at most twice that of a plain implementation in the same
 /// types, plus 1e-6 of the largest magnitude.
-inline void expect_within_rule(const char* what, const TensorView& got, const TensorView& exact, const TensorView& plain, double magnitude) {
+inline void expect_within_rule(const char* what, const TensorView& got, const TensorView& exact, const TensorView& plain,
+                               double magnitude) {
   const double allowed = 2.0 * max_abs_difference(plain, exact) + 1e-6 * magnitude;
   const double error = max_abs_difference(got, exact);
-  EXPECT_LE(error, allowed) << what << ": plain implementation's error " << max_abs_difference(plain, exact) << ", largest magnitude " << magnitude;
+  EXPECT_LE(error, allowed) << what << ": plain implementation's error " << max_abs_difference(plain, exact) << ", largest magnitude "
+                            << magnitude;
 }
 
 inline void expect_accurate(const Forward& got, const Forward& exact, const Forward& plain) {

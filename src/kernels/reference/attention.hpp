@@ -29,12 +29,12 @@ struct Problem {
   std::int64_t kv_tokens = 0;  ///< Lk
   std::int64_t group = 1;      ///< Hq / Hkv
   std::int64_t head_dim = 0, value_dim = 0;
-  Array4<const double> q, k, v;   ///< [B, Lq, Hq, D], [B, Lk, Hkv, D], [B, Lk, Hkv, Dv]
+  Array4<const double> q, k, v;  ///< [B, Lq, Hq, D], [B, Lk, Hkv, D], [B, Lk, Hkv, Dv]
   double scale = 1.0;
-  double softcap = 0.0;           ///< 0: off
-  Array4<const double> bias;      ///< [B, Hq, Lq, Lk]; -inf masks
-  Array4<const double> slopes;    ///< [B, Hq, 1, 1]
-  Array4<const double> sinks;     ///< [1, Hq, 1, 1]
+  double softcap = 0.0;                         ///< 0: off
+  Array4<const double> bias;                    ///< [B, Hq, Lq, Lk]; -inf masks
+  Array4<const double> slopes;                  ///< [B, Hq, 1, 1]
+  Array4<const double> sinks;                   ///< [1, Hq, 1, 1]
   const std::int64_t* query_offsets = nullptr;  ///< [B]: position of query 0
   const std::int64_t* kv_lengths = nullptr;     ///< [B]: keys that exist
   Visible visible = nullptr;
