@@ -40,8 +40,8 @@ struct AttentionOptions {
   Align align = Align::kBottomRight;
   std::optional<double> scale = {};    ///< 1/sqrt(D) when not given; 0 is a legal value
   std::optional<double> softcap = {};  ///< s <- c * tanh(s / c), c > 0 (Gemma 2)
-  TensorView bias =
-      {};  ///< added to the scores: up to 4 axes, right-aligned broadcast over [B, Hq, Lq, Lk]; float32 or q's dtype; -inf masks
+  /// Added to the scores: up to 4 axes, right-aligned broadcast over [B, Hq, Lq, Lk]; float32 or q's dtype; -inf masks.
+  TensorView bias = {};
   TensorView alibi_slopes = {};  ///< float32 (or float64 as q) [Hq] or [B, Hq]: -slope * |p - j| is added
   TensorView sink_logits = {};   ///< float32 (or float64 as q) [Hq]: learned logits that join the denominator only (gpt-oss)
   TensorView query_offset = {};  ///< int64 [1] or [B]: query i sits at query_offset[b] + i; overrides align
@@ -85,9 +85,9 @@ struct AttentionState {
 /// Where attention_into writes. None of them may overlap an input.
 struct AttentionOutputs {
   MutableTensorView out = {};  ///< [B,Lq,Hq,Dv], q's dtype, any strides; required
-  MutableTensorView lse = {};  ///< [B,Hq,Lq] float32, optional
-  MutableTensorView row_max =
-      {};  ///< [B,Hq,Lq] float32, optional: the true maximum of the visible scores after scale, softcap and bias; -inf without a visible key
+  MutableTensorView lse = {};  ///< [B,Hq,Lq] float32 (float64 for float64), optional
+  /// As lse, optional: the true maximum of the visible scores after scale, softcap and bias; -inf without a visible key.
+  MutableTensorView row_max = {};
 };
 HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& q, const TensorView& k, const TensorView& v,
                              const AttentionOptions& options = {});
