@@ -63,7 +63,8 @@ class Usage(ProgramTest):
 
     def test_mistakes(self):
         mistakes = [
-            [], ["fly"], ["run"], ["run", self.model], ["run", self.model, "-p", "x", "--prompt-file", "y"], ["run", self.model, "-p", "x", "--nonsense"],
+            [], ["fly"], ["run"], ["run", self.model], ["run", self.model, "-p", "x", "--prompt-file", "y"],
+            ["run", self.model, "-p", "x", "--nonsense"],
             ["run", self.model, "-p", "x", "--max-tokens", "many"], ["run", self.model, "-p", "x", "--max-tokens", "0"],
             ["run", self.model, "-p", "x", "--temperature", "-1"], ["run", self.model, "-p", "x", "--threads", "0"],
             ["run", self.model, "-p", "x", "--top-p", "0"], ["run", self.model, "-p", "x", "--system", "s"], ["run", self.model, "-p"], ["info"],
@@ -195,8 +196,8 @@ class Run(ProgramTest):
 
 class Interruption(ProgramTest):
     def start(self, *arguments, **options):
-        return subprocess.Popen([OPTIONS.heed, "run", str(self.endless), "-p", "abc", "--ignore-end", "--print-ids", "--max-tokens", "90000", *arguments],
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        command = [OPTIONS.heed, "run", str(self.endless), "-p", "abc", "--ignore-end", "--print-ids", "--max-tokens", "90000", *arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
     def test_ctrl_c(self):
         with self.start() as process:
