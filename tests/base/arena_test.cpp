@@ -91,7 +91,7 @@ TEST(Scratch, EveryThreadHasItsOwn) {
 
 TEST(Scratch, ImpossibleSizesThrowAndChangeNothing) {
   const Scratch before(10);
-  EXPECT_THROW(Scratch(std::numeric_limits<std::int64_t>::max()), std::bad_alloc);
+  EXPECT_THROW(const Scratch lease(std::numeric_limits<std::int64_t>::max()), std::bad_alloc);
   const Scratch after(10);
   EXPECT_EQ(after.data() - before.data(), 64);
 }
