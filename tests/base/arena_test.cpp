@@ -2,36 +2,15 @@
 // Scratch memory: alignment, nesting, and no allocation in the steady state. This program counts its own allocations.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <new>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/arena.hpp"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-}  // namespace
-
-// Global replacements: every new of this program, array forms included, ends here.
-void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#include "counting_new.hpp"
 
 namespace heed::test {
 namespace {
