@@ -82,6 +82,13 @@ double dropout_factor(const Problem& problem, const Row& row, std::int64_t j) no
   return draw >= problem.dropout_threshold ? problem.dropout_scale : 0.0;
 }
 
+/// dw_j = m_j dot(dout, v_j)
+double weight_gradient(const Problem& problem, const Row& row, const Array4<const double>& dout, std::int64_t j) noexcept {
+  const double* g = &dout(row.b, row.i, row.h, 0);
+  const double* v = &problem.v(row.b, j, row.h / problem.group, 0);
+  return dropout_factor(problem, row, j) * dot(g, dout.strides[3], v, problem.v.strides[3], problem.value_dim);
+}
+
 /// Gradient of the scaled score given the gradient of the capped one: d tanh(x) = 1 - tanh(x)^2.
 double through_softcap(const Problem& problem, const Row& row, std::int64_t j, double gradient) noexcept {
   if (problem.softcap <= 0.0) return gradient;
@@ -114,15 +121,9 @@ void backward_row(const Problem& problem, const Row& row, const Array4<const dou
   const auto [b, h, i] = row;
   const std::int64_t kv_head = h / problem.group;
   const Softmax s = softmax(problem, row, weights);
-  const auto weight_gradient = [&](std::int64_t j) {
-    const double* v = &problem.v(b, j, kv_head, 0);
-    const double* g = &dout(b, i, h, 0);
-    return dropout_factor(problem, row, j) * dot(g, dout.strides[3], v, problem.v.strides[3], problem.value_dim);
-  };
-
   double mean = 0.0;
   for (std::int64_t j = 0; j < problem.kv_tokens; ++j) {
-    if (weights[j] != 0.0) mean += weights[j] * weight_gradient(j);
+    if (weights[j] != 0.0) mean += weights[j] * weight_gradient(problem, row, dout, j);
   }
   if (gradients.dsinks) gradients.dsinks(b, h, 0, 0) -= s.sink * mean;
 
@@ -130,7 +131,7 @@ void backward_row(const Problem& problem, const Row& row, const Array4<const dou
     if (weights[j] == 0.0) continue;
     const double kept = weights[j] * dropout_factor(problem, row, j);
     for (std::int64_t d = 0; d < problem.value_dim; ++d) gradients.dv(b, j, kv_head, d) += kept * dout(b, i, h, d);
-    const double ds = weights[j] * (weight_gradient(j) - mean);
+    const double ds = weights[j] * (weight_gradient(problem, row, dout, j) - mean);
     if (gradients.dbias) gradients.dbias(b, h, i, j) += ds;
     const double dscaled = problem.scale * through_softcap(problem, row, j, ds);
     for (std::int64_t d = 0; d < problem.head_dim; ++d) {
