@@ -15,7 +15,7 @@ namespace decode {
 
 template <class T>
 static void run_piece(const ForwardProblem& problem, std::int64_t piece, const PartialState& state, std::byte* scratch) noexcept {
-  Piece p = make_piece(problem, piece, scratch);
+  Piece p = make_piece(problem, piece, scratch, sizeof(T));
   if (p.tile_count > 0) {
     locate_keys<T>(problem.kv, p);
     pack_queries(problem, p);

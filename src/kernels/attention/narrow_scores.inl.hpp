@@ -138,7 +138,7 @@ static void score_piece(const ForwardProblem& problem, Piece& p) {
   for (int t = 0; t < p.tile_count; ++t) {
     const Tile& tile = p.tiles[t];
     for (int key = tile.first; key < tile.first + tile.keys; key += kChunkKeys) {
-      Rows k = {p.k + key, p.k + key + kAheadKeys};
+      Rows k = {p.k + key, p.k + key + p.ahead_keys};
       const void* rows[kChunkKeys];
       if (problem.kv.k_dim_stride != 1) {
         gather_rows<T>(k.now, kChunkKeys, problem.head_dim, problem.kv.k_dim_stride, p, rows);

@@ -131,7 +131,7 @@ static void add_values(const ForwardProblem& problem, const Piece& p, float* out
     for (int first = 0; first < tile.keys; first += block_keys) {
       const int keys = static_cast<int>(smallest(block_keys, tile.keys - first));
       const int key = tile.first + first;
-      Rows v = {p.v + key, p.v + smallest(key + kAheadKeys, p.chunk_keys)};
+      Rows v = {p.v + key, p.v + smallest(key + p.ahead_keys, p.chunk_keys)};
       const void* rows[kChunkKeys];
       if (problem.kv.v_dim_stride != 1) {
         gather_rows<T>(v.now, keys, dim, problem.kv.v_dim_stride, p, rows);
