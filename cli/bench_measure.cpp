@@ -11,8 +11,8 @@
 namespace heed::cli {
 namespace {
 
-// Long enough that waking the threads (some 10 us) is lost in it, short beside a kernel's run.
-constexpr double kProbeSeconds = 0.01;
+// About half of a prefill's run: the yardsticks before and after a kernel then see as much of the neighbours as the kernel does.
+constexpr double kProbeSeconds = 0.05;
 
 template <class Work>
 double seconds_of(Work&& work) {
@@ -21,12 +21,13 @@ double seconds_of(Work&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Rounds of a register probe that take about kProbeSeconds.
+/// Rounds of a register probe that take about kProbeSeconds. From the best of some short runs on one thread, which no neighbour disturbed.
 template <class Probe>
 std::int64_t rounds_for(Probe&& probe) {
-  std::int64_t rounds = 1024;
-  while (seconds_of([&] { (void)probe(rounds); }) < kProbeSeconds / 2) rounds *= 2;
-  return rounds;
+  constexpr std::int64_t kRounds = 20000;  // about a millisecond
+  double best = seconds_of([&] { (void)probe(kRounds); });
+  for (int i = 0; i < 9; ++i) best = std::min(best, seconds_of([&] { (void)probe(kRounds); }));
+  return static_cast<std::int64_t>(static_cast<double>(kRounds) * kProbeSeconds / best) + 1;
 }
 
 double median(std::vector<double> values) {
@@ -66,7 +67,7 @@ const char* to_string(Bound bound) noexcept {
 const char* unit_of(Bound bound) noexcept { return bound == Bound::kRead ? "GB/s" : "GFLOP/s"; }
 
 Yardsticks::Yardsticks(int threads, std::span<const float> memory) : threads_(threads), memory_(memory) {
-  set_num_threads(threads);
+  set_num_threads(1);
   fma_rounds_ = rounds_for(probe_fma);
   dot_rounds_ = probe_bf16_dot(1) > 0 ? rounds_for(probe_bf16_dot) : 0;
 }

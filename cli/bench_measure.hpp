@@ -37,6 +37,7 @@ struct BenchResult {
 class Yardsticks {
  public:
   /// `memory` is what the read probe walks over; its size should be what a decode case walks over. May be empty where no case reads.
+  /// Leaves the number of threads at one; measure() below sets it.
   Yardsticks(int threads, std::span<const float> memory);
   /// flop/s or bytes/s, now.
   [[nodiscard]] double measure(Bound bound) const;
