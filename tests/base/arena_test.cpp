@@ -37,9 +37,14 @@ void nest(std::mt19937& engine, int depth) {
   for (std::int64_t i = 0; i < bytes; ++i) ASSERT_EQ(scratch.data()[i], static_cast<std::byte>(depth));
 }
 
+/// A new thread starts with an empty arena, so that leases spread over several blocks before the peak is known.
 TEST(Scratch, NestedLeasesDoNotOverlap) {
   std::mt19937 engine(3);
-  for (int i = 0; i < 50; ++i) nest(engine, 1);
+  for (int thread = 0; thread < 50; ++thread) {
+    std::thread([&engine] {
+      for (int i = 0; i < 3; ++i) nest(engine, 1);
+    }).join();
+  }
 }
 
 void one_step() {

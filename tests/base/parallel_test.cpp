@@ -100,6 +100,23 @@ TEST(NumThreads, IsSetPerCallingThread) {
   EXPECT_EQ(num_threads(), before);
 }
 
+/// Seen through the default number of threads, in a thread that has not asked for one.
+TEST(SerialOpenMp, HoldsTheDefaultAtOneWhileItLives) {
+  int before = 0;
+  int during = 0;
+  int after = 0;
+  std::thread([&] {
+    before = num_threads();
+    {
+      const base::SerialOpenMp serial;
+      during = num_threads();
+    }
+    after = num_threads();
+  }).join();
+  EXPECT_EQ(during, base::SerialOpenMp::works() ? 1 : before);
+  EXPECT_EQ(after, before);
+}
+
 // Not constants, so that the arithmetic happens at run time under the environment of the moment.
 volatile float tiny = 1e-38F;
 volatile float hundredth = 0.01F;
