@@ -68,10 +68,10 @@ TEST_P(Wide, MatchesFloat64ForEveryTypePair) {
 }
 
 TEST_P(Wide, TakesAnyHeadDimensions) {
-  const std::int64_t sizes[][2] = {{1, 1}, {2, 3}, {3, 2}, {5, 8}, {17, 31}, {33, 16}, {80, 96}, {129, 127}, {192, 128}, {576, 512}, {1024, 1023}};
+  const std::int64_t sizes[][2] = {{1, 1}, {2, 3}, {3, 2}, {5, 8}, {17, 31}, {33, 16}, {80, 96}, {129, 127}, {576, 512}, {1024, 1023}};
   for (const Types types : {Types{kF32, kF32}, Types{kBf16, kBf16}, Types{kF16, kF16}}) {
     for (const auto& size : sizes) {
-      WideCase c{.tokens = 37, .keys = 70, .group = 1, .head_dim = size[0], .value_dim = size[1], .q = types.q, .kv = types.kv};
+      WideCase c{.tokens = 19, .keys = 70, .group = 1, .head_dim = size[0], .value_dim = size[1], .q = types.q, .kv = types.kv};
       c.sees = causal(c);
       expect_accurate(kernel(types.q, types.kv), c, name(types) + " D " + std::to_string(size[0]) + " Dv " + std::to_string(size[1]));
     }
@@ -95,7 +95,7 @@ TEST_P(Wide, TakesAnyLengthsAndGroups) {
 
 TEST_P(Wide, AppliesEveryScoreOption) {
   for (const Types types : {Types{kF32, kF32}, Types{kBf16, kBf16}, Types{kF16, kF16}}) {
-    WideCase base_case{.tokens = 61, .keys = 140, .group = 2, .head_dim = 40, .value_dim = 24, .q = types.q, .kv = types.kv};
+    WideCase base_case{.tokens = 30, .keys = 100, .group = 2, .head_dim = 20, .value_dim = 12, .q = types.q, .kv = types.kv};
     for (int options = 0; options < 64; ++options) {
       WideCase c = base_case;
       if ((options & 1) != 0) c.sees = causal(c);

@@ -102,14 +102,14 @@ HEED_INLINE float reduce_add(Vec x) {
   x = add(x, _mm512_shuffle_f32x4(x, x, 0xb1));
   x = add(x, _mm512_shuffle_ps(x, x, 0x4e));
   x = add(x, _mm512_shuffle_ps(x, x, 0xb1));
-  return _mm512_cvtss_f32(x);
+  return _mm_cvtss_f32(_mm512_castps512_ps128(x));
 }
 HEED_INLINE float reduce_max(Vec x) {
   x = max(x, _mm512_shuffle_f32x4(x, x, 0x4e));
   x = max(x, _mm512_shuffle_f32x4(x, x, 0xb1));
   x = max(x, _mm512_shuffle_ps(x, x, 0x4e));
   x = max(x, _mm512_shuffle_ps(x, x, 0xb1));
-  return _mm512_cvtss_f32(x);
+  return _mm_cvtss_f32(_mm512_castps512_ps128(x));
 }
 
 HEED_INLINE void transpose_4x4_lanes(Vec& a, Vec& b, Vec& c, Vec& d) {
