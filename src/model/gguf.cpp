@@ -110,9 +110,7 @@ std::optional<double> GgufFile::find_double(std::string_view key) const {
   return copy_of(find_as<double>(*state_, value, key));
 }
 
-std::optional<bool> GgufFile::find_bool(std::string_view key) const {
-  return copy_of(find_as<bool>(*state_, find(key), key));
-}
+std::optional<bool> GgufFile::find_bool(std::string_view key) const { return copy_of(find_as<bool>(*state_, find(key), key)); }
 
 std::optional<std::string> GgufFile::find_string(std::string_view key) const {
   return copy_of(find_as<std::string>(*state_, find(key), key));

@@ -26,9 +26,7 @@ class FileDescriptor {
   int value_;
 };
 
-[[noreturn]] void throw_system(const std::string& path, int error) {
-  throw std::system_error(error, std::generic_category(), path);
-}
+[[noreturn]] void throw_system(const std::string& path, int error) { throw std::system_error(error, std::generic_category(), path); }
 
 }  // namespace
 

@@ -45,8 +45,8 @@ constexpr std::uint32_t kArrayType = 9;
 
 /// bool, int64 or double: what the three kinds of scalar arrive as.
 template <class Stored>
-using Widened = std::conditional_t<std::is_same_v<Stored, bool>, bool,
-                                   std::conditional_t<std::is_floating_point_v<Stored>, double, std::int64_t>>;
+using Widened =
+    std::conditional_t<std::is_same_v<Stored, bool>, bool, std::conditional_t<std::is_floating_point_v<Stored>, double, std::int64_t>>;
 
 template <class Stored>
 Widened<Stored> read_scalar(GgufCursor& cursor) {
@@ -87,8 +87,7 @@ GgufValue read_array(GgufCursor& cursor) {
   if (type == kStringType) return read_string_array(cursor);
   if (type == kArrayType) cursor.fail("array element type", "arrays of arrays are not supported", 4);
   GgufValue value;
-  const bool known =
-      visit_scalar_type(type, [&](auto stored) { value = read_scalar_array<decltype(stored)>(cursor); });
+  const bool known = visit_scalar_type(type, [&](auto stored) { value = read_scalar_array<decltype(stored)>(cursor); });
   if (!known) cursor.fail("array element type", "expected 0 to 12, got " + std::to_string(type), 4);
   return value;
 }
@@ -147,8 +146,7 @@ Shape read_shape(GgufCursor& cursor) {
     const auto size = cursor.read<std::uint64_t>("dimension " + std::to_string(i));
     const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / product);
     if (size < 1 || size > most) {
-      cursor.fail("dimension " + std::to_string(i),
-                  "expected at least 1 and a product below 2^63, got " + std::to_string(size), 8);
+      cursor.fail("dimension " + std::to_string(i), "expected at least 1 and a product below 2^63, got " + std::to_string(size), 8);
     }
     product *= static_cast<std::int64_t>(size);
     sizes[rank - 1 - i] = static_cast<std::int64_t>(size);
@@ -162,8 +160,10 @@ GgmlType read_type(GgufCursor& cursor, const Shape& shape) {
   if (!type) cursor.fail("type", "expected one of " + supported_types() + ", got " + describe_type(number), 4);
   const std::int64_t row = shape[shape.rank() - 1];
   if (row % block_values(*type) != 0) {
-    cursor.fail("dimension 0", std::to_string(row) + " is not a multiple of the " + std::to_string(block_values(*type)) +
-                                   " values in a block of " + to_string(*type), 4);
+    cursor.fail("dimension 0",
+                std::to_string(row) + " is not a multiple of the " + std::to_string(block_values(*type)) + " values in a block of " +
+                    to_string(*type),
+                4);
   }
   return *type;
 }
@@ -220,8 +220,8 @@ void locate_tensors(std::span<const std::byte> bytes, std::int64_t header_bytes,
     const auto per_block = static_cast<std::uint64_t>(block_bytes(tensor.type));
     if (offset > available || blocks > (available - offset) / per_block) {
       throw_format_error(file, field,
-                         std::to_string(blocks) + " blocks of " + std::to_string(per_block) + " bytes at offset " +
-                             std::to_string(offset) + " end after the " + std::to_string(available) + " bytes of tensor data",
+                         std::to_string(blocks) + " blocks of " + std::to_string(per_block) + " bytes at offset " + std::to_string(offset) +
+                             " end after the " + std::to_string(available) + " bytes of tensor data",
                          records[i].offset_position);
     }
     tensor.data = bytes.data() + start + offset;
@@ -246,25 +246,21 @@ std::vector<std::size_t> sorted_by_name(std::size_t count, NameOf&& name_of, Fai
 
 template <class NameOf>
 std::int64_t find_sorted(const std::vector<std::size_t>& order, std::string_view name, NameOf&& name_of) noexcept {
-  const auto found = std::lower_bound(order.begin(), order.end(), name,
-                                      [&](std::size_t i, std::string_view wanted) { return name_of(i) < wanted; });
+  const auto found =
+      std::lower_bound(order.begin(), order.end(), name, [&](std::size_t i, std::string_view wanted) { return name_of(i) < wanted; });
   return found != order.end() && name_of(*found) == name ? static_cast<std::int64_t>(*found) : -1;
 }
 
 void index_keys(std::string_view file, GgufContents& contents) {
   contents.key_order = sorted_by_name(
       contents.keys.size(), [&](std::size_t i) -> const std::string& { return contents.keys[i]; },
-      [&](std::size_t i) {
-        throw_format_error(file, "key " + quoted(contents.keys[i]), "appears twice", contents.value_offsets[i]);
-      });
+      [&](std::size_t i) { throw_format_error(file, "key " + quoted(contents.keys[i]), "appears twice", contents.value_offsets[i]); });
 }
 
 void index_tensors(std::string_view file, const std::vector<TensorRecord>& records, GgufContents& contents) {
   contents.tensor_order = sorted_by_name(
       contents.tensors.size(), [&](std::size_t i) -> const std::string& { return contents.tensors[i].name; },
-      [&](std::size_t i) {
-        throw_format_error(file, "tensor " + quoted(contents.tensors[i].name), "appears twice", records[i].position);
-      });
+      [&](std::size_t i) { throw_format_error(file, "tensor " + quoted(contents.tensors[i].name), "appears twice", records[i].position); });
 }
 
 }  // namespace

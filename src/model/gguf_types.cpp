@@ -33,10 +33,10 @@ const TypeInfo* find_type(GgmlType type) noexcept {
 }
 
 /// Every number that files in the wild use, so that an error can name what it met; empty: never used or withdrawn.
-constexpr std::array<const char*, 31> kGgmlNames = {
-    "F32",     "F16",    "Q4_0",   "Q4_1",    "",       "",        "Q5_0",  "Q5_1",  "Q8_0",  "Q8_1", "Q2_K",
-    "Q3_K",    "Q4_K",   "Q5_K",   "Q6_K",    "Q8_K",   "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
-    "IQ2_S",   "IQ4_XS", "I8",     "I16",     "I32",    "I64",     "F64",   "IQ1_M", "BF16"};
+constexpr std::array<const char*, 31> kGgmlNames = {"F32",     "F16",    "Q4_0",    "Q4_1",  "",       "",      "Q5_0",  "Q5_1",
+                                                    "Q8_0",    "Q8_1",   "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
+                                                    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+                                                    "I8",      "I16",    "I32",     "I64",   "F64",    "IQ1_M", "BF16"};
 
 }  // namespace
 

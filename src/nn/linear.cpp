@@ -57,7 +57,7 @@ struct Product {
 };
 
 // From this many rows of x on, decoding weights to memory once and multiplying from there beats decoding them in registers for every
-// eight rows.
+// eight rows: sums of both rates on an Emerald Rapids core cross between 16 (Q5_0) and 32 (Q4_1) rows.
 constexpr std::int64_t kGemmRows = 24;
 
 /// Straight from the blocks. Output rows are independent of each other, so they may be cut by the number of threads.
@@ -65,8 +65,15 @@ void multiply_blocks(const Product& p) {
   constexpr std::int64_t kLeastRows = 16;      // below, handing out a task costs as much as the task
   constexpr std::int64_t kTasksPerThread = 6;  // so that a thread that lost its core for a while is made up for
   const LinearFormatKernels& kernels = active(p.w.type);
-  const LinearProblem problem{.weights = p.w.data, .row_bytes = row_bytes(p.w), .columns = p.w.columns, .x = p.x, .x_stride = p.x_stride,
-                              .n = p.n, .y = p.y, .y_stride = p.y_stride, .bias = p.bias};
+  const LinearProblem problem{.weights = p.w.data,
+                              .row_bytes = row_bytes(p.w),
+                              .columns = p.w.columns,
+                              .x = p.x,
+                              .x_stride = p.x_stride,
+                              .n = p.n,
+                              .y = p.y,
+                              .y_stride = p.y_stride,
+                              .bias = p.bias};
   const int threads = base::num_threads();
   const std::int64_t rows_per_task = std::max(kLeastRows, p.w.rows / (threads * kTasksPerThread));
   const std::int64_t tasks = (p.w.rows + rows_per_task - 1) / rows_per_task;
@@ -77,11 +84,11 @@ void multiply_blocks(const Product& p) {
 
 /// The cut of a large product, by its shape alone: oneDNN runs serially in each tile, so that the bits do not depend on the threads.
 struct GemmTiles {
-  // 128 output rows: oneDNN's serial sgemm is at its best there for all widths tried (576 to 2048; 64 to 512 rows of W), and 128 * 2048
-  // floats of decoded weights stay in a 2 MiB L2.
+  // 128 output rows: oneDNN 2.6's serial sgemm is at or near its best there (120 to 168 of 175 GFLOP/s on an Emerald Rapids core) for all
+  // widths (576 to 2048) and 64 to 512 inputs, out of 64 to 512 rows tried; and 128 * 2048 decoded floats stay in a 2 MiB L2.
   static constexpr std::int64_t kMostRows = 128, kMostInputs = 256;
   static constexpr std::int64_t kMostFloats = 512 * 1024;  // of decoded weights: 2 MiB for each thread
-  std::int64_t rows, inputs;  // of a tile
+  std::int64_t rows, inputs;                               // of a tile
   std::int64_t row_tiles, input_tiles;
 
   GemmTiles(std::int64_t n, std::int64_t all_rows, std::int64_t columns) {
@@ -102,29 +109,29 @@ void add_bias(float* y, std::int64_t y_stride, std::int64_t n, const float* bias
 }
 
 /// One tile: rows [first, first + count) of W are decoded into `decoded` [count, columns], then multiplied with inputs [begin, begin + n).
-dnnl_status_t multiply_tile(const Product& p, std::int64_t first, std::int64_t count, std::int64_t begin, std::int64_t n,
-                            float* decoded) {
+dnnl_status_t multiply_tile(const Product& p, std::int64_t first, std::int64_t count, std::int64_t begin, std::int64_t n, float* decoded) {
   dequantize_rows(p.w, first, count, decoded);
   float* y = p.y + begin * p.y_stride + first;
   const base::SerialOpenMp serial;
-  const dnnl_status_t status = dnnl_sgemm('N', 'T', n, count, p.w.columns, 1.0F, p.x + begin * p.x_stride, p.x_stride, decoded,
-                                          p.w.columns, 0.0F, y, p.y_stride);
+  const dnnl_status_t status =
+      dnnl_sgemm('N', 'T', n, count, p.w.columns, 1.0F, p.x + begin * p.x_stride, p.x_stride, decoded, p.w.columns, 0.0F, y, p.y_stride);
   if (p.bias != nullptr) add_bias(y, p.y_stride, n, p.bias + first, count);
   return status;
 }
 
 void multiply_decoded(const Product& p) {
   const GemmTiles tiles(p.n, p.w.rows, p.w.columns);
-  const int threads = base::num_threads();
+  const std::int64_t tasks = tiles.row_tiles * tiles.input_tiles;
+  const auto threads = static_cast<int>(std::min<std::int64_t>(base::num_threads(), tasks));
   const std::int64_t tile_bytes = base::round_up_to_line(tiles.rows * p.w.columns * static_cast<std::int64_t>(sizeof(float)));
   const base::Scratch scratch(threads * tile_bytes);
   std::atomic<bool> failed{false};
-  base::parallel_for(tiles.row_tiles * tiles.input_tiles, threads, [&](std::int64_t task, int thread) noexcept {
+  base::parallel_for(tasks, threads, [&](std::int64_t task, int thread) noexcept {
     const std::int64_t first = task / tiles.input_tiles * tiles.rows;
     const std::int64_t begin = task % tiles.input_tiles * tiles.inputs;
     auto* decoded = reinterpret_cast<float*>(scratch.data() + thread * tile_bytes);
-    const dnnl_status_t status = multiply_tile(p, first, std::min(tiles.rows, p.w.rows - first), begin,
-                                               std::min(tiles.inputs, p.n - begin), decoded);
+    const dnnl_status_t status =
+        multiply_tile(p, first, std::min(tiles.rows, p.w.rows - first), begin, std::min(tiles.inputs, p.n - begin), decoded);
     if (status != dnnl_success) failed.store(true, std::memory_order_relaxed);
   });
   if (failed) throw std::bad_alloc();  // the arguments are right, so memory is all that oneDNN can lack

@@ -23,12 +23,11 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* stream) { *stream << c.name << " " << base::to_string(c.isa); }
 
-constexpr Case kFormats[] = {
-    {"F32", GgmlType::kF32, WeightFormat::kF32},    {"F16", GgmlType::kF16, WeightFormat::kF16},
-    {"BF16", GgmlType::kBF16, WeightFormat::kBF16}, {"Q4_0", GgmlType::kQ4_0, WeightFormat::kQ4_0},
-    {"Q4_1", GgmlType::kQ4_1, WeightFormat::kQ4_1}, {"Q5_0", GgmlType::kQ5_0, WeightFormat::kQ5_0},
-    {"Q8_0", GgmlType::kQ8_0, WeightFormat::kQ8_0}, {"Q4_K", GgmlType::kQ4_K, WeightFormat::kQ4_K},
-    {"Q5_K", GgmlType::kQ5_K, WeightFormat::kQ5_K}, {"Q6_K", GgmlType::kQ6_K, WeightFormat::kQ6_K}};
+constexpr Case kFormats[] = {{"F32", GgmlType::kF32, WeightFormat::kF32},    {"F16", GgmlType::kF16, WeightFormat::kF16},
+                             {"BF16", GgmlType::kBF16, WeightFormat::kBF16}, {"Q4_0", GgmlType::kQ4_0, WeightFormat::kQ4_0},
+                             {"Q4_1", GgmlType::kQ4_1, WeightFormat::kQ4_1}, {"Q5_0", GgmlType::kQ5_0, WeightFormat::kQ5_0},
+                             {"Q8_0", GgmlType::kQ8_0, WeightFormat::kQ8_0}, {"Q4_K", GgmlType::kQ4_K, WeightFormat::kQ4_K},
+                             {"Q5_K", GgmlType::kQ5_K, WeightFormat::kQ5_K}, {"Q6_K", GgmlType::kQ6_K, WeightFormat::kQ6_K}};
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;

@@ -46,7 +46,10 @@ GgufBuilder realistic(std::uint64_t seed = 1) {
   b.scalar<std::uint32_t>("general.alignment", 32).scalar<std::uint32_t>("llama.block_count", 30);
   b.scalar<float>("llama.attention.layer_norm_rms_epsilon", 1e-5F).scalar<bool>("tokenizer.ggml.add_bos_token", true);
   b.scalar<std::uint64_t>("a.u64", 1ULL << 40).scalar<std::int64_t>("a.i64", -5).scalar<double>("a.f64", 0.25);
-  b.scalar<std::uint8_t>("a.u8", 200).scalar<std::int8_t>("a.i8", -3).scalar<std::uint16_t>("a.u16", 60000).scalar<std::int16_t>("a.i16", -9);
+  b.scalar<std::uint8_t>("a.u8", 200)
+      .scalar<std::int8_t>("a.i8", -3)
+      .scalar<std::uint16_t>("a.u16", 60000)
+      .scalar<std::int16_t>("a.i16", -9);
   b.scalar<std::int32_t>("a.i32", -70000);
   std::vector<std::string> tokens;
   for (int i = 0; i < 300; ++i) tokens.push_back("token" + std::to_string(i));
@@ -199,52 +202,124 @@ const BadFile kBadFiles[] = {
     {"empty", [] { return std::vector<std::byte>(); }, "header: magic: needs 4 bytes, but only 0 are left in the file (byte 0)"},
     {"magic", [] { return GgufBuilder().magic("GG\x01\"").finish(); }, "header: magic: expected \"GGUF\", got \"GG\\x01\\x22\" (byte 0)"},
     {"big_endian_magic", [] { return GgufBuilder().magic("FUGG").finish(); }, "header: magic: big-endian files are not supported (byte 0)"},
-    {"version_1", [] { return GgufBuilder().version(1).finish(); }, "header: version: version 1 (32-bit lengths) is not supported, expected 2 or 3 (byte 4)"},
+    {"version_1", [] { return GgufBuilder().version(1).finish(); },
+     "header: version: version 1 (32-bit lengths) is not supported, expected 2 or 3 (byte 4)"},
     {"version_4", [] { return GgufBuilder().version(4).finish(); }, "header: version: expected 2 or 3, got 4 (byte 4)"},
     {"version_0", [] { return GgufBuilder().version(0).finish(); }, "header: version: expected 2 or 3, got 0 (byte 4)"},
-    {"big_endian_version", [] { return GgufBuilder().version(0x03000000).finish(); }, "header: version: big-endian files are not supported (byte 4)"},
-    {"no_version", [] { return first_bytes(GgufBuilder().finish(), 6); }, "header: version: needs 4 bytes, but only 2 are left in the file (byte 4)"},
-    {"no_tensor_count", [] { return first_bytes(GgufBuilder().finish(), 15); }, "header: tensor count: needs 8 bytes, but only 7 are left in the file (byte 8)"},
-    {"no_metadata_count", [] { return first_bytes(GgufBuilder().finish(), 16); }, "header: metadata count: needs 8 bytes, but only 0 are left in the file (byte 16)"},
-    {"tensor_count", [] { return GgufBuilder().finish(kHuge, 0); }, "header: tensor count: 18446744073709551615 is more than the 16 bytes left in the file can hold (byte 8)"},
-    {"metadata_count", [] { return GgufBuilder().finish(0, 1); }, "header: metadata count: 1 is more than the 8 bytes left in the file can hold (byte 16)"},
-    {"metadata_count_of_63_bits", [] { return GgufBuilder().finish(0, 1ULL << 63); }, "header: metadata count: 9223372036854775808 is more than the 8 bytes left in the file can hold (byte 16)"},
-    {"key_length", [] { auto f = GgufBuilder().string("k", "abcdefgh").finish(); std::memset(f.data() + 24, 0xff, 8); return first_bytes(f, 50); },
+    {"big_endian_version", [] { return GgufBuilder().version(0x03000000).finish(); },
+     "header: version: big-endian files are not supported (byte 4)"},
+    {"no_version", [] { return first_bytes(GgufBuilder().finish(), 6); },
+     "header: version: needs 4 bytes, but only 2 are left in the file (byte 4)"},
+    {"no_tensor_count", [] { return first_bytes(GgufBuilder().finish(), 15); },
+     "header: tensor count: needs 8 bytes, but only 7 are left in the file (byte 8)"},
+    {"no_metadata_count", [] { return first_bytes(GgufBuilder().finish(), 16); },
+     "header: metadata count: needs 8 bytes, but only 0 are left in the file (byte 16)"},
+    {"tensor_count", [] { return GgufBuilder().finish(kHuge, 0); },
+     "header: tensor count: 18446744073709551615 is more than the 16 bytes left in the file can hold (byte 8)"},
+    {"metadata_count", [] { return GgufBuilder().finish(0, 1); },
+     "header: metadata count: 1 is more than the 8 bytes left in the file can hold (byte 16)"},
+    {"metadata_count_of_63_bits", [] { return GgufBuilder().finish(0, 1ULL << 63); },
+     "header: metadata count: 9223372036854775808 is more than the 8 bytes left in the file can hold (byte 16)"},
+    {"key_length",
+     [] {
+       auto f = GgufBuilder().string("k", "abcdefgh").finish();
+       std::memset(f.data() + 24, 0xff, 8);
+       return first_bytes(f, 50);
+     },
      "metadata entry 0: key: string of 18446744073709551615 bytes, but only 18 are left in the file (byte 24)"},
-    {"empty_key", [] { return GgufBuilder().scalar<std::uint8_t>("", 1).finish(); }, "metadata entry 0: key: expected 1 to 65535 bytes, got 0 (byte 24)"},
-    {"long_key", [] { return GgufBuilder().scalar<std::uint8_t>(std::string(65536, 'k'), 1).finish(); }, "metadata entry 0: key: expected 1 to 65535 bytes, got 65536 (byte 24)"},
-    {"no_value_type", [] { return first_bytes(GgufBuilder().scalar<std::uint32_t>("kkkkkk", 1).finish(), 40); }, "key \"kkkkkk\": value type: needs 4 bytes, but only 2 are left in the file (byte 38)"},
+    {"empty_key", [] { return GgufBuilder().scalar<std::uint8_t>("", 1).finish(); },
+     "metadata entry 0: key: expected 1 to 65535 bytes, got 0 (byte 24)"},
+    {"long_key", [] { return GgufBuilder().scalar<std::uint8_t>(std::string(65536, 'k'), 1).finish(); },
+     "metadata entry 0: key: expected 1 to 65535 bytes, got 65536 (byte 24)"},
+    {"no_value_type", [] { return first_bytes(GgufBuilder().scalar<std::uint32_t>("kkkkkk", 1).finish(), 40); },
+     "key \"kkkkkk\": value type: needs 4 bytes, but only 2 are left in the file (byte 38)"},
     {"value_type", [] { return with_key(13, {}).finish(); }, "key \"k\": value type: expected 0 to 12, got 13 (byte 33)"},
-    {"cut_value", [] { return first_bytes(GgufBuilder().scalar<std::uint64_t>("k", 1).finish(), 44); }, "key \"k\": value: needs 8 bytes, but only 7 are left in the file (byte 37)"},
+    {"cut_value", [] { return first_bytes(GgufBuilder().scalar<std::uint64_t>("k", 1).finish(), 44); },
+     "key \"k\": value: needs 8 bytes, but only 7 are left in the file (byte 37)"},
     {"bool", [] { return with_key(7, {2}).finish(); }, "key \"k\": value: expected a bool of 0 or 1, got 2 (byte 37)"},
-    {"u64", [] { return GgufBuilder().scalar<std::uint64_t>("k", 1ULL << 63).finish(); }, "key \"k\": value: expected an integer below 2^63, got 9223372036854775808 (byte 37)"},
-    {"string_length", [] { return first_bytes(GgufBuilder().string("k", "abc").finish(), 47); }, "key \"k\": value: string of 3 bytes, but only 2 are left in the file (byte 37)"},
-    {"array_type", [] { return with_key(9, {13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}).finish(); }, "key \"k\": array element type: expected 0 to 12, got 13 (byte 37)"},
-    {"nested_array", [] { return with_key(9, {9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}).finish(); }, "key \"k\": array element type: arrays of arrays are not supported (byte 37)"},
-    {"array_length", [] { return first_bytes(GgufBuilder().array("k", std::vector<std::uint32_t>(3)).finish(), 60); }, "key \"k\": array length: 3 is more than the 11 bytes left in the file can hold (byte 41)"},
-    {"array_bool", [] { return with_key(9, {7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 9}).finish(); }, "key \"k\": value: expected a bool of 0 or 1, got 9 (byte 50)"},
-    {"string_array_length", [] { return first_bytes(GgufBuilder().strings("k", {"", "", ""}).finish(), 72); }, "key \"k\": array length: 3 is more than the 23 bytes left in the file can hold (byte 41)"},
-    {"string_array_element", [] { return first_bytes(GgufBuilder().strings("k", {"", "abc"}).finish(), 67); }, "key \"k\": array element: string of 3 bytes, but only 2 are left in the file (byte 57)"},
-    {"twice_the_key", [] { return GgufBuilder().scalar<std::uint8_t>("k", 1).scalar<bool>("l", true).scalar<bool>("k", true).finish(); }, "key \"k\": appears twice (byte 52)"},
-    {"alignment_0", [] { return GgufBuilder().scalar<std::uint32_t>("general.alignment", 0).finish(); }, "key \"general.alignment\": expected an integer power of two from 8, got 0 (byte 24)"},
-    {"alignment_48", [] { return GgufBuilder().scalar<std::uint32_t>("general.alignment", 48).finish(); }, "key \"general.alignment\": expected an integer power of two from 8, got 48 (byte 24)"},
-    {"alignment_type", [] { return GgufBuilder().string("general.alignment", "32").finish(); }, "key \"general.alignment\": expected an integer power of two from 8, got another type (byte 24)"},
-    {"tensor_name", [] { return first_bytes(GgufBuilder().tensor(std::string(40, 't'), 0, {1}, kFourBytes).finish(), 60); }, "tensor 0: name: string of 40 bytes, but only 28 are left in the file (byte 24)"},
-    {"rank_0", [] { return GgufBuilder().tensor("t", 0, {}, kFourBytes).finish(); }, "tensor \"t\": rank: expected 1 to 4, got 0 (byte 33)"},
-    {"rank_5", [] { return GgufBuilder().tensor("t", 0, {1, 1, 1, 1, 1}, kFourBytes).finish(); }, "tensor \"t\": rank: expected 1 to 4, got 5 (byte 33)"},
-    {"dimension_0", [] { return GgufBuilder().tensor("t", 0, {1, 0}, kFourBytes).finish(); }, "tensor \"t\": dimension 1: expected at least 1 and a product below 2^63, got 0 (byte 45)"},
-    {"dimension_product", [] { return GgufBuilder().tensor("t", 0, {1ULL << 32, 1ULL << 31}, kFourBytes).finish(); }, "tensor \"t\": dimension 1: expected at least 1 and a product below 2^63, got 2147483648 (byte 45)"},
-    {"dimension_of_64_bits", [] { return GgufBuilder().tensor("t", 0, {kHuge}, kFourBytes).finish(); }, "tensor \"t\": dimension 0: expected at least 1 and a product below 2^63, got 18446744073709551615 (byte 37)"},
-    {"tensor_type", [] { return GgufBuilder().tensor("t", 10, {256}, kFourBytes).finish(); }, "tensor \"t\": type: expected one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q8_0 Q4_K Q5_K Q6_K, got 10 (Q2_K) (byte 45)"},
-    {"unknown_tensor_type", [] { return GgufBuilder().tensor("t", 4000, {256}, kFourBytes).finish(); }, "tensor \"t\": type: expected one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q8_0 Q4_K Q5_K Q6_K, got 4000 (byte 45)"},
-    {"block_multiple", [] { return GgufBuilder().tensor("t", 3, {33, 32}, std::vector<std::byte>(1000)).finish(); }, "tensor \"t\": dimension 0: 33 is not a multiple of the 32 values in a block of Q4_1 (byte 53)"},
-    {"offset_alignment", [] { return GgufBuilder().tensor("s", 0, {1}, kFourBytes).record("t", 0, {1}, 4).finish(); }, "tensor \"t\": offset: 4 is not a multiple of the alignment 32 (byte 82)"},
-    {"offset", [] { return GgufBuilder().record("t", 0, {1}, 32).finish(); }, "tensor \"t\": offset: 1 blocks of 4 bytes at offset 32 end after the 0 bytes of tensor data (byte 49)"},
-    {"offset_of_64_bits", [] { return GgufBuilder().record("t", 0, {1}, kHuge - 31).finish(); }, "tensor \"t\": offset: 1 blocks of 4 bytes at offset 18446744073709551584 end after the 0 bytes of tensor data (byte 49)"},
-    {"data_end", [] { return GgufBuilder().tensor("t", 0, {9}, std::vector<std::byte>(32)).finish(); }, "tensor \"t\": offset: 9 blocks of 4 bytes at offset 0 end after the 32 bytes of tensor data (byte 49)"},
-    {"data_size_overflow", [] { return GgufBuilder().tensor("t", 0, {1ULL << 62}, kFourBytes).finish(); }, "tensor \"t\": offset: 4611686018427387904 blocks of 4 bytes at offset 0 end after the 32 bytes of tensor data (byte 49)"},
-    {"padding_cut", [] { return first_bytes(GgufBuilder().tensor("t", 0, {1}, kFourBytes).finish(), 60); }, "tensor \"t\": offset: 1 blocks of 4 bytes at offset 0 end after the 0 bytes of tensor data (byte 49)"},
-    {"twice_the_tensor", [] { return GgufBuilder().tensor("t", 0, {1}, kFourBytes).tensor("t", 0, {1}, kFourBytes).finish(); }, "tensor \"t\": appears twice (byte 57)"},
+    {"u64", [] { return GgufBuilder().scalar<std::uint64_t>("k", 1ULL << 63).finish(); },
+     "key \"k\": value: expected an integer below 2^63, got 9223372036854775808 (byte 37)"},
+    {"string_length", [] { return first_bytes(GgufBuilder().string("k", "abc").finish(), 47); },
+     "key \"k\": value: string of 3 bytes, but only 2 are left in the file (byte 37)"},
+    {"array_type",
+     [] {
+       return with_key(9, {13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}).finish();
+     },
+     "key \"k\": array element type: expected 0 to 12, got 13 (byte 37)"},
+    {"nested_array",
+     [] {
+       return with_key(9, {9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}).finish();
+     },
+     "key \"k\": array element type: arrays of arrays are not supported (byte 37)"},
+    {"array_length", [] { return first_bytes(GgufBuilder().array("k", std::vector<std::uint32_t>(3)).finish(), 60); },
+     "key \"k\": array length: 3 is more than the 11 bytes left in the file can hold (byte 41)"},
+    {"array_bool",
+     [] {
+       return with_key(9, {7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 9}).finish();
+     },
+     "key \"k\": value: expected a bool of 0 or 1, got 9 (byte 50)"},
+    {"string_array_length",
+     [] {
+       return first_bytes(GgufBuilder().strings("k", {"", "", ""}).finish(), 72);
+     },
+     "key \"k\": array length: 3 is more than the 23 bytes left in the file can hold (byte 41)"},
+    {"string_array_element",
+     [] {
+       return first_bytes(GgufBuilder().strings("k", {"", "abc"}).finish(), 67);
+     },
+     "key \"k\": array element: string of 3 bytes, but only 2 are left in the file (byte 57)"},
+    {"twice_the_key", [] { return GgufBuilder().scalar<std::uint8_t>("k", 1).scalar<bool>("l", true).scalar<bool>("k", true).finish(); },
+     "key \"k\": appears twice (byte 52)"},
+    {"alignment_0", [] { return GgufBuilder().scalar<std::uint32_t>("general.alignment", 0).finish(); },
+     "key \"general.alignment\": expected an integer power of two from 8, got 0 (byte 24)"},
+    {"alignment_48", [] { return GgufBuilder().scalar<std::uint32_t>("general.alignment", 48).finish(); },
+     "key \"general.alignment\": expected an integer power of two from 8, got 48 (byte 24)"},
+    {"alignment_type", [] { return GgufBuilder().string("general.alignment", "32").finish(); },
+     "key \"general.alignment\": expected an integer power of two from 8, got another type (byte 24)"},
+    {"tensor_name", [] { return first_bytes(GgufBuilder().tensor(std::string(40, 't'), 0, {1}, kFourBytes).finish(), 60); },
+     "tensor 0: name: string of 40 bytes, but only 28 are left in the file (byte 24)"},
+    {"rank_0", [] { return GgufBuilder().tensor("t", 0, {}, kFourBytes).finish(); },
+     "tensor \"t\": rank: expected 1 to 4, got 0 (byte 33)"},
+    {"rank_5",
+     [] {
+       return GgufBuilder().tensor("t", 0, {1, 1, 1, 1, 1}, kFourBytes).finish();
+     },
+     "tensor \"t\": rank: expected 1 to 4, got 5 (byte 33)"},
+    {"dimension_0",
+     [] {
+       return GgufBuilder().tensor("t", 0, {1, 0}, kFourBytes).finish();
+     },
+     "tensor \"t\": dimension 1: expected at least 1 and a product below 2^63, got 0 (byte 45)"},
+    {"dimension_product",
+     [] {
+       return GgufBuilder().tensor("t", 0, {1ULL << 32, 1ULL << 31}, kFourBytes).finish();
+     },
+     "tensor \"t\": dimension 1: expected at least 1 and a product below 2^63, got 2147483648 (byte 45)"},
+    {"dimension_of_64_bits", [] { return GgufBuilder().tensor("t", 0, {kHuge}, kFourBytes).finish(); },
+     "tensor \"t\": dimension 0: expected at least 1 and a product below 2^63, got 18446744073709551615 (byte 37)"},
+    {"tensor_type", [] { return GgufBuilder().tensor("t", 10, {256}, kFourBytes).finish(); },
+     "tensor \"t\": type: expected one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q8_0 Q4_K Q5_K Q6_K, got 10 (Q2_K) (byte 45)"},
+    {"unknown_tensor_type", [] { return GgufBuilder().tensor("t", 4000, {256}, kFourBytes).finish(); },
+     "tensor \"t\": type: expected one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q8_0 Q4_K Q5_K Q6_K, got 4000 (byte 45)"},
+    {"block_multiple",
+     [] {
+       return GgufBuilder().tensor("t", 3, {33, 32}, std::vector<std::byte>(1000)).finish();
+     },
+     "tensor \"t\": dimension 0: 33 is not a multiple of the 32 values in a block of Q4_1 (byte 53)"},
+    {"offset_alignment", [] { return GgufBuilder().tensor("s", 0, {1}, kFourBytes).record("t", 0, {1}, 4).finish(); },
+     "tensor \"t\": offset: 4 is not a multiple of the alignment 32 (byte 82)"},
+    {"offset", [] { return GgufBuilder().record("t", 0, {1}, 32).finish(); },
+     "tensor \"t\": offset: 1 blocks of 4 bytes at offset 32 end after the 0 bytes of tensor data (byte 49)"},
+    {"offset_of_64_bits", [] { return GgufBuilder().record("t", 0, {1}, kHuge - 31).finish(); },
+     "tensor \"t\": offset: 1 blocks of 4 bytes at offset 18446744073709551584 end after the 0 bytes of tensor data (byte 49)"},
+    {"data_end", [] { return GgufBuilder().tensor("t", 0, {9}, std::vector<std::byte>(32)).finish(); },
+     "tensor \"t\": offset: 9 blocks of 4 bytes at offset 0 end after the 32 bytes of tensor data (byte 49)"},
+    {"data_size_overflow", [] { return GgufBuilder().tensor("t", 0, {1ULL << 62}, kFourBytes).finish(); },
+     "tensor \"t\": offset: 4611686018427387904 blocks of 4 bytes at offset 0 end after the 32 bytes of tensor data (byte 49)"},
+    {"padding_cut", [] { return first_bytes(GgufBuilder().tensor("t", 0, {1}, kFourBytes).finish(), 60); },
+     "tensor \"t\": offset: 1 blocks of 4 bytes at offset 0 end after the 0 bytes of tensor data (byte 49)"},
+    {"twice_the_tensor", [] { return GgufBuilder().tensor("t", 0, {1}, kFourBytes).tensor("t", 0, {1}, kFourBytes).finish(); },
+     "tensor \"t\": appears twice (byte 57)"},
 };
 
 class GgufError : public testing::TestWithParam<BadFile> {};
@@ -269,8 +344,7 @@ TEST(Gguf, UnalignedMemoryIsRefused) {
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::span<const std::byte> bytes)
-      : path_(std::filesystem::temp_directory_path() /
-              ("heed_gguf_test_" + std::to_string(std::random_device{}()) + ".gguf")) {
+      : path_(std::filesystem::temp_directory_path() / ("heed_gguf_test_" + std::to_string(std::random_device{}()) + ".gguf")) {
     std::ofstream(path_, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
   ~TemporaryFile() { std::filesystem::remove(path_); }
@@ -436,7 +510,8 @@ class GgufModel : public testing::TestWithParam<const char*> {
     const char* folder = std::getenv("HEED_TEST_MODELS");
     const std::string name = std::string(GetParam()) + ".gguf";
     if (folder != nullptr && std::filesystem::exists(std::filesystem::path(folder) / name)) return std::filesystem::path(folder) / name;
-    std::fprintf(stderr, "SKIPPED: %s is not in the folder that HEED_TEST_MODELS names (%s)\n", name.c_str(), folder != nullptr ? folder : "not set");
+    std::fprintf(stderr, "SKIPPED: %s is not in the folder that HEED_TEST_MODELS names (%s)\n", name.c_str(),
+                 folder != nullptr ? folder : "not set");
     return {};
   }
 };

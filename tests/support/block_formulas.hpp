@@ -198,15 +198,16 @@ struct BlockProduct {
         const double offset = bias.empty() ? 0.0 : static_cast<double>(bias[static_cast<std::size_t>(i)]);
         double sum = offset, magnitude = std::abs(offset);
         for (std::int64_t c = 0; c < m.columns; ++c) {
-          const double term = m.values[static_cast<std::size_t>(i * m.columns + c)] * static_cast<double>(x[static_cast<std::size_t>(r * x_stride + c)]);
+          const double term =
+              m.values[static_cast<std::size_t>(i * m.columns + c)] * static_cast<double>(x[static_cast<std::size_t>(r * x_stride + c)]);
           sum += term;
           magnitude += std::abs(term);
         }
         const double bound = std::ldexp(static_cast<double>(m.columns + 2), -24) * magnitude;
         if (!(std::abs(static_cast<double>(row[i]) - sum) <= bound)) {
           return "y[" + std::to_string(r) + "][" + std::to_string(i) + "] is " + std::to_string(row[i]) + ", expected " +
-                 std::to_string(sum) + " (n " + std::to_string(n) + ", matrix " + std::to_string(m.rows) + "x" +
-                 std::to_string(m.columns) + ")";
+                 std::to_string(sum) + " (n " + std::to_string(n) + ", matrix " + std::to_string(m.rows) + "x" + std::to_string(m.columns) +
+                 ")";
         }
       }
       for (std::int64_t i = m.rows; i < y_stride; ++i) {

@@ -95,8 +95,7 @@ class GgufBuilder {
   }
 
   /// `sizes` in the file's order: fastest axis first. The data is put at the next multiple of the alignment.
-  GgufBuilder& tensor(std::string_view name, std::uint32_t type, const std::vector<std::uint64_t>& sizes,
-                      std::span<const std::byte> data) {
+  GgufBuilder& tensor(std::string_view name, std::uint32_t type, const std::vector<std::uint64_t>& sizes, std::span<const std::byte> data) {
     record(name, type, sizes, data_.size());
     put_bytes(data_, data.data(), data.size());
     pad(data_);
@@ -113,9 +112,18 @@ class GgufBuilder {
     return *this;
   }
 
-  GgufBuilder& version(std::uint32_t number) { version_ = number; return *this; }
-  GgufBuilder& magic(std::string_view text) { magic_ = text; return *this; }
-  GgufBuilder& alignment(std::uint64_t bytes) { alignment_ = bytes; return *this; }
+  GgufBuilder& version(std::uint32_t number) {
+    version_ = number;
+    return *this;
+  }
+  GgufBuilder& magic(std::string_view text) {
+    magic_ = text;
+    return *this;
+  }
+  GgufBuilder& alignment(std::uint64_t bytes) {
+    alignment_ = bytes;
+    return *this;
+  }
   std::vector<std::byte>& metadata() { return metadata_; }
 
   [[nodiscard]] std::vector<std::byte> finish() const { return finish(tensors_, keys_); }

@@ -142,7 +142,6 @@ constexpr LinearFormatKernels kernels_of = {dot<Format>, dequantize<Format>};
 }  // namespace linear
 
 extern const LinearKernels linear_kernels = {
-    {linear::kernels_of<linear::Plain<float>>, linear::kernels_of<linear::Plain<float16>>,
-     linear::kernels_of<linear::Plain<bfloat16>>, linear::kernels_of<linear::Q4_0>, linear::kernels_of<linear::Q4_1>,
-     linear::kernels_of<linear::Q5_0>, linear::kernels_of<linear::Q8_0>, linear::kernels_of<linear::Q4_K>,
-     linear::kernels_of<linear::Q5_K>, linear::kernels_of<linear::Q6_K>}};
+    {linear::kernels_of<linear::Plain<float>>, linear::kernels_of<linear::Plain<float16>>, linear::kernels_of<linear::Plain<bfloat16>>,
+     linear::kernels_of<linear::Q4_0>, linear::kernels_of<linear::Q4_1>, linear::kernels_of<linear::Q5_0>, linear::kernels_of<linear::Q8_0>,
+     linear::kernels_of<linear::Q4_K>, linear::kernels_of<linear::Q5_K>, linear::kernels_of<linear::Q6_K>}};
