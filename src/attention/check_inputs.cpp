@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every way in which q, k, v and the options can be wrong.
 #include <cmath>
+#include <cstdio>
+#include <limits>
 #include <string>
 
 #include "attention/arguments.hpp"
@@ -13,6 +15,13 @@ namespace {
 using base::throw_invalid;
 
 std::string text(std::int64_t value) { return std::to_string(value); }
+
+/// std::to_string would print 1e-300 as 0.000000 and 1e300 as 300 digits.
+std::string number(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%g", value);
+  return digits;
+}
 
 void check_rank(const Arguments& a, const char* name, const TensorView& view, const char* axes) {
   if (!view) throw_invalid(a.function, name, std::string("a tensor ") + axes, "none");
@@ -142,14 +151,21 @@ void check_mask(const Arguments& a, const Sizes& s) {
   }
 }
 
+/// Kernels compute in float32: a number that is infinite or, where it must not be, zero there is as bad as one that is so in float64.
+void check_range(const Arguments& a, const char* name, double magnitude, double least, const char* expected) {
+  const bool wide = a.q.dtype() == DType::kFloat64;
+  const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  if (!(magnitude >= least && magnitude <= most)) throw_invalid(a.function, name, expected, number(magnitude));
+}
+
 void check_scalars(const Arguments& a) {
   const AttentionOptions& o = a.options;
-  if (o.scale && !std::isfinite(*o.scale)) throw_invalid(a.function, "scale", "a finite number", std::to_string(*o.scale));
-  if (o.softcap && !(*o.softcap > 0.0 && std::isfinite(*o.softcap))) {
-    throw_invalid(a.function, "softcap", "a finite number above 0, or none to switch it off", std::to_string(*o.softcap));
-  }
+  const double smallest = a.q.dtype() == DType::kFloat64 ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  if (o.scale) check_range(a, "scale", std::abs(*o.scale), 0.0, "a finite number within float32's range");
+  if (o.softcap)
+    check_range(a, "softcap", *o.softcap, smallest, "a finite number above 0 within float32's range, or none to switch it off");
   if (o.dropout && !(o.dropout->p >= 0.0 && o.dropout->p < 1.0)) {
-    throw_invalid(a.function, "dropout.p", "0 <= p < 1", std::to_string(o.dropout->p));
+    throw_invalid(a.function, "dropout.p", "0 <= p < 1", number(o.dropout->p));
   }
   if (o.align != Align::kBottomRight && o.align != Align::kTopLeft) {
     throw_invalid(a.function, "align", "Align::kBottomRight or Align::kTopLeft", text(static_cast<int>(o.align)));

@@ -190,6 +190,17 @@ TEST(Semantics, Row03_OrderOfOperations) {
   });
 }
 
+// A scale of 0 makes every visible score 0 and must not touch the masked ones: -inf * 0 is NaN. A negative one turns the order round.
+TEST(Semantics, Row03_ScaleMayBeZeroOrNegative) {
+  for_each_type_and_path([](DType dtype, Kind kind) {
+    const std::int64_t heads = group_for(kind, 3);
+    for (const double scale : {0.0, -0.8}) {
+      check_against_exact(random_normal({1, 3, heads, 9}, dtype, 1), random_normal({1, 77, 1, 9}, dtype, 2),
+                          random_normal({1, 77, 1, 6}, dtype, 3), {.mask = Mask::causal() & Mask::window(30, 0), .scale = scale});
+    }
+  });
+}
+
 /// A call in which no query, in any batch entry, sees the `hidden` keys.
 class Poisoned {
  public:

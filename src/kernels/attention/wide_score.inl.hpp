@@ -25,7 +25,7 @@ struct Recipe {
   float panel_factor;  ///< multiplied into the panel (float32 words)
   float score_factor;  ///< multiplied to raw scores, to the log2 domain or to the softcap's argument
   float cap;           ///< softcap * log2(e); 0: off
-  bool plain;          ///< no softcap, bias, ALiBi, and score_factor >= 0: only masks can need a pass of its own
+  bool plain;          ///< no softcap, bias, ALiBi, and score_factor > 0 (-inf * 0 is NaN): only masks can need a pass of its own
 };
 
 template <class Product>
@@ -35,7 +35,7 @@ static Recipe make_recipe(const Scoring& s) noexcept {
   r.panel_factor = Product::kElements == 1 ? factor : 1.0F;
   r.score_factor = Product::kElements == 1 ? 1.0F : factor;
   r.cap = s.softcap > 0.0F ? s.softcap * kLog2E : 0.0F;
-  r.plain = r.cap == 0.0F && s.bias == nullptr && s.alibi_slopes == nullptr && r.score_factor >= 0.0F;
+  r.plain = r.cap == 0.0F && s.bias == nullptr && s.alibi_slopes == nullptr && r.score_factor > 0.0F;
   return r;
 }
 
