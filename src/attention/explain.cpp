@@ -2,7 +2,10 @@
 // Says in words what choose() decides.
 #include <heed/attention.hpp>
 
+#include <optional>
 #include <string>
+
+#include <heed/kernels.hpp>
 
 #include "attention/forward.hpp"
 #include "base/message.hpp"
@@ -24,13 +27,13 @@ std::string why_reference(DType dtype, const AttentionOptions& options) {
   return "no kernel of this ISA takes this type";
 }
 
-/// ISAs that are preferred to the active one but do not run here.
-std::string better_isas(base::Isa active) {
+/// Why a kernel of the same family on a later ISA is not what runs.
+std::string faster_ones(const front::Choice& choice) {
+  const std::string family = choice.path == front::Path::kWide ? "attention.wide" : "attention.narrow";
   std::string text;
-  for (const base::Isa isa : base::kAllIsas) {
-    if (isa <= active) continue;
-    const std::string missing = base::missing_for(isa);
-    text += "\n  " + std::string(base::to_string(isa)) + ": " + (missing.empty() ? "runs here, but is not selected" : missing);
+  for (const KernelInfo& kernel : list_kernels()) {
+    const std::optional<base::Isa> isa = base::parse_isa(kernel.isa);
+    if (kernel.family == family && isa && *isa > choice.isa) text += "\n  not " + kernel.isa + ": " + kernel.reason;
   }
   return text;
 }
@@ -59,7 +62,7 @@ std::string explain(const Shape& q, const Shape& k, DType dtype, const Attention
   const front::Choice choice = front::choose(sizes, dtype, dtype, options);
   std::string text = path_text(choice, sizes, dtype, options) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) + ", " +
                      to_string(dtype) + "\n  mask: " + options.mask.to_string();
-  if (choice.path != front::Path::kReference) text += better_isas(choice.isa);
+  if (choice.path != front::Path::kReference) text += faster_ones(choice);
   return text;
 }
 

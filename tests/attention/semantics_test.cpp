@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of attention that bite, one test each, on every ISA of this machine, for every fast type, on both paths.
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <heed/attention.hpp>
@@ -436,6 +438,21 @@ TEST(Semantics, Row09_SameBitsForAnyThreadsBatchAndCacheLayout) {
     EXPECT_TRUE(same_bits(attention(q, cache.layer(0), options), one.out));
     EXPECT_TRUE(same_bits(attention_state(q, cache.layer(0), options).lse, one.lse));
   });
+}
+
+TEST(Semantics, Row09_SeveralCallersAtOnce) {
+  const Tensor q = random_normal({2, 40, 4, 24}, DType::kFloat32, 1), k = random_normal({2, 90, 2, 24}, DType::kFloat32, 2),
+               v = random_normal({2, 90, 2, 24}, DType::kFloat32, 3);
+  const Forward alone = run_forward(q, k, v, {.mask = Mask::causal()});
+  std::array<std::atomic<int>, 3> same{};
+  std::vector<std::thread> callers;
+  for (std::atomic<int>& count : same) {
+    callers.emplace_back([&] {
+      for (int n = 0; n < 20; ++n) count += same_bits(run_forward(q, k, v, {.mask = Mask::causal()}), alone) ? 1 : 0;
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (const std::atomic<int>& count : same) EXPECT_EQ(count.load(), 20);
 }
 
 // Rows past a sequence's end change nothing either: a longer buffer with kv_lengths equals the short one.
