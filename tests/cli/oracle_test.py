@@ -99,8 +99,8 @@ class RealModel(unittest.TestCase):
             got = harness.dump_logits(OPTIONS, self.path, tokens, prefill, len(tokens) - len(expected), folder)
         error = np.abs(got - expected).max(axis=1)
         print(f"{self.name}: {len(tokens)} tokens, largest difference of logits {error.max():.2e}")
-        # 0.05 would pass a wrong epsilon or a rounded scale; both computations in float32 stay within some 1e-4.
-        self.assertLess(error.max(), 5e-3, f"by position: {error}")
+        # 0.05 would pass a wrong epsilon or a rounded scale; both computations in float32 differ by up to 2e-4.
+        self.assertLess(error.max(), 2e-3, f"by position: {error}")
 
     def test_memory(self):
         """Weights, KV cache and 300 MB at most."""
@@ -133,7 +133,7 @@ class Architectures(unittest.TestCase):
                 got = harness.dump_logits(OPTIONS, path, tokens, 33, 0, folder)
                 error, scale = np.abs(got - expected).max(), np.abs(expected).max()
                 print(f"{name}: largest difference {error:.2e} of {scale:.1f}")
-                self.assertLess(error, 1e-5 * scale, name)
+                self.assertLess(error, 4e-6 * scale, name)
 
 
 CASES = {"smollm2": SmolLm2, "gemma3": Gemma3, "architectures": Architectures}
