@@ -56,7 +56,7 @@ std::uint16_t float16::round(float value) noexcept {
   const std::uint32_t magnitude = u & 0x7FFFFFFFU;
   if (magnitude > 0x7F800000U) return static_cast<std::uint16_t>(sign | 0x7E00U | ((magnitude >> 13) & 0x3FFU));
   if (magnitude >= 0x47800000U) return static_cast<std::uint16_t>(sign | 0x7C00U);  // 65536 and above
-  if (magnitude < 0x33000000U) return sign;  // below half of the smallest subnormal, 2^-25
+  if (magnitude < 0x33000000U) return sign;                                         // below half of the smallest subnormal, 2^-25
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   const std::uint32_t significand = (magnitude & 0x7FFFFFU) | 0x800000U;
   // Bits to drop: 13 for normal numbers, more where the result is subnormal.

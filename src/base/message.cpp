@@ -14,8 +14,7 @@ FormatError::~FormatError() = default;
 
 namespace heed::base {
 
-void throw_invalid(std::string_view function, std::string_view argument, const std::string& expected,
-                   const std::string& got) {
+void throw_invalid(std::string_view function, std::string_view argument, const std::string& expected, const std::string& got) {
   std::string text(function);
   text.append(": ").append(argument).append(": expected ").append(expected).append(", got ").append(got);
   throw InvalidArgument(text);

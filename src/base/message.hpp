@@ -8,7 +8,6 @@
 
 namespace heed::base {
 
-[[noreturn]] void throw_invalid(std::string_view function, std::string_view argument, const std::string& expected,
-                                const std::string& got);
+[[noreturn]] void throw_invalid(std::string_view function, std::string_view argument, const std::string& expected, const std::string& got);
 
 }  // namespace heed::base

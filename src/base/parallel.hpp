@@ -39,8 +39,7 @@ void parallel_for(std::int64_t tasks, int threads, Body&& body) {
   static_assert(std::is_nothrow_invocable_v<Body&, std::int64_t, int>, "mark the body noexcept");
   using Stored = std::remove_reference_t<Body>;
   run_tasks(
-      tasks, threads,
-      [](void* context, std::int64_t task, int thread) noexcept { (*static_cast<Stored*>(context))(task, thread); },
+      tasks, threads, [](void* context, std::int64_t task, int thread) noexcept { (*static_cast<Stored*>(context))(task, thread); },
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 

@@ -29,10 +29,9 @@ Philox4 philox4x32_10(Philox4 counter, std::uint64_t key) noexcept {
   return counter;
 }
 
-std::uint32_t dropout_draw(std::uint64_t seed, std::int64_t b, std::int64_t h, std::int64_t row,
-                           std::int64_t key) noexcept {
-  const Philox4 counter = {static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(row),
-                           static_cast<std::uint32_t>(h), static_cast<std::uint32_t>(b)};
+std::uint32_t dropout_draw(std::uint64_t seed, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t key) noexcept {
+  const Philox4 counter = {static_cast<std::uint32_t>(key / 4), static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(h),
+                           static_cast<std::uint32_t>(b)};
   return philox4x32_10(counter, seed)[static_cast<std::size_t>(key % 4)];
 }
 

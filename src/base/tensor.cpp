@@ -36,8 +36,7 @@ std::array<int, kMaxRank> axes_by_stride(const Strides& like) {
   std::array<int, kMaxRank> order{};
   std::iota(order.begin(), order.end(), 0);
   const auto magnitude = [&like](int axis) { return like[axis] < 0 ? -like[axis] : like[axis]; };
-  std::stable_sort(order.begin(), order.begin() + like.rank(),
-                   [&](int a, int b) { return magnitude(a) > magnitude(b); });
+  std::stable_sort(order.begin(), order.begin() + like.rank(), [&](int a, int b) { return magnitude(a) > magnitude(b); });
   return order;
 }
 
@@ -147,8 +146,7 @@ View sliced(const View& view, int axis, std::int64_t begin, std::int64_t count) 
 
 }  // namespace
 
-Extents::Extents(std::initializer_list<std::int64_t> values)
-    : Extents(std::span<const std::int64_t>(values.begin(), values.size())) {}
+Extents::Extents(std::initializer_list<std::int64_t> values) : Extents(std::span<const std::int64_t>(values.begin(), values.size())) {}
 
 Extents::Extents(std::span<const std::int64_t> values) {
   if (values.size() > static_cast<std::size_t>(kMaxRank)) {
@@ -186,9 +184,7 @@ std::string to_string(const Extents& extents) {
 TensorView permute(const TensorView& view, std::initializer_list<int> order) { return permuted(view, order); }
 MutableTensorView permute(const MutableTensorView& view, std::initializer_list<int> order) { return permuted(view, order); }
 
-TensorView slice(const TensorView& view, int axis, std::int64_t begin, std::int64_t count) {
-  return sliced(view, axis, begin, count);
-}
+TensorView slice(const TensorView& view, int axis, std::int64_t begin, std::int64_t count) { return sliced(view, axis, begin, count); }
 MutableTensorView slice(const MutableTensorView& view, int axis, std::int64_t begin, std::int64_t count) {
   return sliced(view, axis, begin, count);
 }
@@ -239,9 +235,7 @@ Tensor Tensor::clone() const {
   return copy;
 }
 
-MutableTensorView Tensor::view() noexcept {
-  return memory_ ? MutableTensorView(data(), dtype_, shape_, strides_) : MutableTensorView();
-}
+MutableTensorView Tensor::view() noexcept { return memory_ ? MutableTensorView(data(), dtype_, shape_, strides_) : MutableTensorView(); }
 TensorView Tensor::view() const noexcept { return memory_ ? TensorView(data(), dtype_, shape_, strides_) : TensorView(); }
 
 void Tensor::check_type(DType wanted) const {

@@ -60,15 +60,11 @@ struct Causal {
 struct Window {
   std::optional<std::int64_t> left, right;
 
-  Keys keys(std::int64_t p) const noexcept {
-    return {left ? backward(p, *left) : kFirst, right ? forward(p + 1, *right) : kLast};
-  }
+  Keys keys(std::int64_t p) const noexcept { return {left ? backward(p, *left) : kFirst, right ? forward(p + 1, *right) : kLast}; }
   std::string text() const { return "window " + side(left) + " " + side(right); }
   bool operator==(const Window&) const = default;
 
-  static std::string side(const std::optional<std::int64_t>& distance) {
-    return distance ? std::to_string(*distance) : "*";
-  }
+  static std::string side(const std::optional<std::int64_t>& distance) { return distance ? std::to_string(*distance) : "*"; }
 };
 
 struct SlidingWindow {

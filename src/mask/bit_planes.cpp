@@ -38,8 +38,7 @@ void look_at(const std::uint64_t* words, Span columns, Seen& seen) noexcept {
 }  // namespace
 
 BitPlanes::BitPlanes(const TensorView& source)
-    : planes_(source.size(0) * source.size(1)), rows_(source.size(2)), columns_(source.size(3)),
-      words_per_row_((columns_ + 63) / 64) {
+    : planes_(source.size(0) * source.size(1)), rows_(source.size(2)), columns_(source.size(3)), words_per_row_((columns_ + 63) / 64) {
   words_.resize(static_cast<std::size_t>(element_count({source.size(0), source.size(1), rows_, words_per_row_})));
   if (words_.empty()) return;
   const auto* data = static_cast<const unsigned char*>(source.data());

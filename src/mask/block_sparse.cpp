@@ -15,9 +15,7 @@ using mask::Row;
 using mask::Tile;
 
 /// Rounds down, also below 0: such positions lie outside of every layout.
-std::int64_t block_of(std::int64_t position, std::int64_t block) noexcept {
-  return position >= 0 ? position / block : -1;
-}
+std::int64_t block_of(std::int64_t position, std::int64_t block) noexcept { return position >= 0 ? position / block : -1; }
 
 class BlockSparse final : public MaskNode {
  public:

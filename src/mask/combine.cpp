@@ -20,9 +20,7 @@ class Not final : public MaskNode {
   std::uint64_t bits(const Row& row, std::int64_t key_begin, int count) const noexcept override {
     return ~part_->bits(row, key_begin, count) & low_bits(count);
   }
-  bool heads_alike(std::int64_t head1, std::int64_t head2) const noexcept override {
-    return part_->heads_alike(head1, head2);
-  }
+  bool heads_alike(std::int64_t head1, std::int64_t head2) const noexcept override { return part_->heads_alike(head1, head2); }
   void append_text(std::string& out) const override {
     const bool loose = part_->precedence() < Precedence::kNot;
     out += loose ? "~(" : "~";
@@ -40,8 +38,7 @@ class Not final : public MaskNode {
 
 class Combination final : public MaskNode {
  public:
-  Combination(const Traits& traits, Operator op, std::vector<NodePointer> parts)
-      : MaskNode(traits), parts_(std::move(parts)), op_(op) {}
+  Combination(const Traits& traits, Operator op, std::vector<NodePointer> parts) : MaskNode(traits), parts_(std::move(parts)), op_(op) {}
 
   Coverage classify(const Tile& tile) const noexcept override {
     // One part of this coverage decides; the combination has the other one only when every part has it.
@@ -69,8 +66,7 @@ class Combination final : public MaskNode {
   }
 
   bool heads_alike(std::int64_t head1, std::int64_t head2) const noexcept override {
-    return std::all_of(parts_.begin(), parts_.end(),
-                       [&](const NodePointer& part) { return part->heads_alike(head1, head2); });
+    return std::all_of(parts_.begin(), parts_.end(), [&](const NodePointer& part) { return part->heads_alike(head1, head2); });
   }
 
   void append_text(std::string& out) const override {
@@ -84,9 +80,7 @@ class Combination final : public MaskNode {
       if (loose) out += ')';
     }
   }
-  Precedence precedence() const noexcept override {
-    return op_ == Operator::kAnd ? Precedence::kAnd : Precedence::kOr;
-  }
+  Precedence precedence() const noexcept override { return op_ == Operator::kAnd ? Precedence::kAnd : Precedence::kOr; }
   bool equals(const MaskNode& other) const noexcept override {
     const auto& combination = static_cast<const Combination&>(other);
     return op_ == combination.op_ && same(parts_, combination.parts_);

@@ -20,9 +20,7 @@ using mask::Tile;
 struct Extremes {
   std::int32_t least, most;
 
-  [[nodiscard]] Extremes with(const Extremes& other) const noexcept {
-    return {std::min(least, other.least), std::max(most, other.most)};
-  }
+  [[nodiscard]] Extremes with(const Extremes& other) const noexcept { return {std::min(least, other.least), std::max(most, other.most)}; }
 };
 
 /// One sequence, cut into runs of equal ids. Documents are numbered in the order in which they first appear, so that packed
@@ -63,16 +61,13 @@ class Sequence {
   [[nodiscard]] std::uint64_t same_document(std::int64_t token, std::int64_t begin, int count) const noexcept {
     const std::int32_t wanted = document_[run_of_[static_cast<std::size_t>(token)]];
     std::uint64_t result = 0;
-    for (std::size_t run = run_of_[static_cast<std::size_t>(begin)];
-         run < document_.size() && run_begin_[run] < begin + count; ++run) {
+    for (std::size_t run = run_of_[static_cast<std::size_t>(begin)]; run < document_.size() && run_begin_[run] < begin + count; ++run) {
       if (document_[run] == wanted) result |= mask::bits_of_range(run_begin_[run], run_begin_[run + 1], begin, count);
     }
     return result;
   }
 
-  bool operator==(const Sequence& other) const noexcept {
-    return run_begin_ == other.run_begin_ && document_ == other.document_;
-  }
+  bool operator==(const Sequence& other) const noexcept { return run_begin_ == other.run_begin_ && document_ == other.document_; }
 
  private:
   void build_tree() {
@@ -82,16 +77,15 @@ class Sequence {
     for (std::size_t node = runs; node-- > 1;) tree_[node] = tree_[2 * node].with(tree_[2 * node + 1]);
   }
 
-  std::vector<std::uint32_t> run_of_;     // [length]
-  std::vector<std::int64_t> run_begin_;   // [runs + 1]
-  std::vector<std::int32_t> document_;    // [runs]
-  std::vector<Extremes> tree_;            // [2 * runs]: leaves at runs + run, node i over 2i and 2i + 1
+  std::vector<std::uint32_t> run_of_;    // [length]
+  std::vector<std::int64_t> run_begin_;  // [runs + 1]
+  std::vector<std::int32_t> document_;   // [runs]
+  std::vector<Extremes> tree_;           // [2 * runs]: leaves at runs + run, node i over 2i and 2i + 1
 };
 
 class Documents final : public MaskNode {
  public:
-  Documents(const mask::Traits& traits, std::vector<Sequence> sequences)
-      : MaskNode(traits), sequences_(std::move(sequences)) {}
+  Documents(const mask::Traits& traits, std::vector<Sequence> sequences) : MaskNode(traits), sequences_(std::move(sequences)) {}
 
   Coverage classify(const Tile& tile) const noexcept override {
     const Sequence* sequence = of(tile.batch);

@@ -87,8 +87,8 @@ Mask Mask::from_tensor(const TensorView& mask) {
   }
   const Axis batch = axis_from_right(mask, 3);
   const Axis heads = axis_from_right(mask, 2);
-  const mask::Traits traits = {.uses_batch = batch.stored() > 1, .uses_head = heads.stored() > 1,
-                               .batch = batch.required(), .heads = heads.required()};
+  const mask::Traits traits = {
+      .uses_batch = batch.stored() > 1, .uses_head = heads.stored() > 1, .batch = batch.required(), .heads = heads.required()};
   return Mask(std::make_shared<FromTensor>(traits, BitPlanes(stored_view(mask, batch, heads)), batch.stored(), heads.stored()));
 }
 

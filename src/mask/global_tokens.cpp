@@ -38,9 +38,7 @@ class GlobalTokens final : public MaskNode {
     out += "global_tokens";
     for (const std::int64_t position : positions_) out.append(" ").append(std::to_string(position));
   }
-  bool equals(const MaskNode& other) const noexcept override {
-    return positions_ == static_cast<const GlobalTokens&>(other).positions_;
-  }
+  bool equals(const MaskNode& other) const noexcept override { return positions_ == static_cast<const GlobalTokens&>(other).positions_; }
 
  private:
   std::int64_t count_in(std::int64_t begin, std::int64_t end) const noexcept {

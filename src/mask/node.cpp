@@ -10,9 +10,7 @@ namespace heed {
 
 MaskNode::~MaskNode() = default;
 
-bool MaskNode::heads_alike(std::int64_t head1, std::int64_t head2) const noexcept {
-  return head1 == head2 || !traits_.uses_head;
-}
+bool MaskNode::heads_alike(std::int64_t head1, std::int64_t head2) const noexcept { return head1 == head2 || !traits_.uses_head; }
 
 namespace mask {
 namespace {
@@ -20,8 +18,7 @@ namespace {
 void require_same(const char* function, const char* axis, std::int64_t& known, std::int64_t wanted) {
   if (wanted == 0 || wanted == known) return;
   if (known != 0) {
-    base::throw_invalid(function, "masks", std::string("masks for one ") + axis,
-                        std::to_string(known) + " and " + std::to_string(wanted));
+    base::throw_invalid(function, "masks", std::string("masks for one ") + axis, std::to_string(known) + " and " + std::to_string(wanted));
   }
   known = wanted;
 }
@@ -31,8 +28,7 @@ void require_same(const char* function, const char* axis, std::int64_t& known, s
 bool same(const MaskNode& a, const MaskNode& b) noexcept { return &a == &b || (typeid(a) == typeid(b) && a.equals(b)); }
 
 bool same(const std::vector<NodePointer>& a, const std::vector<NodePointer>& b) noexcept {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const NodePointer& x, const NodePointer& y) { return same(*x, *y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const NodePointer& x, const NodePointer& y) { return same(*x, *y); });
 }
 
 Traits traits_over(const char* function, const std::vector<NodePointer>& children) {

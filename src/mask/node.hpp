@@ -57,8 +57,7 @@ using NodePointer = std::shared_ptr<const MaskNode>;
 }
 
 /// Bit k set for begin <= key_begin + k < end, k < count <= 64.
-[[nodiscard]] constexpr std::uint64_t bits_of_range(std::int64_t begin, std::int64_t end, std::int64_t key_begin,
-                                                    int count) noexcept {
+[[nodiscard]] constexpr std::uint64_t bits_of_range(std::int64_t begin, std::int64_t end, std::int64_t key_begin, int count) noexcept {
   const std::int64_t key_end = key_begin + count;
   const std::int64_t low = begin < key_begin ? key_begin : begin;
   const std::int64_t high = end > key_end ? key_end : end;

@@ -16,8 +16,7 @@ using mask::Tile;
 
 class PerHead final : public MaskNode {
  public:
-  PerHead(const mask::Traits& traits, std::vector<NodePointer> masks)
-      : MaskNode(traits), masks_(std::move(masks)), like_(masks_.size()) {
+  PerHead(const mask::Traits& traits, std::vector<NodePointer> masks) : MaskNode(traits), masks_(std::move(masks)), like_(masks_.size()) {
     for (std::size_t head = 0; head < masks_.size(); ++head) {
       std::size_t first = 0;
       while (first < head && !mask::same(*masks_[first], *masks_[head])) ++first;
@@ -25,16 +24,13 @@ class PerHead final : public MaskNode {
     }
   }
 
-  Coverage classify(const Tile& tile) const noexcept override {
-    return has(tile.head) ? of(tile.head).classify(tile) : Coverage::kNone;
-  }
+  Coverage classify(const Tile& tile) const noexcept override { return has(tile.head) ? of(tile.head).classify(tile) : Coverage::kNone; }
   std::uint64_t bits(const Row& row, std::int64_t key_begin, int count) const noexcept override {
     return has(row.head) ? of(row.head).bits(row, key_begin, count) : 0;
   }
   bool heads_alike(std::int64_t head1, std::int64_t head2) const noexcept override {
     if (!has(head1) || !has(head2)) return head1 == head2;
-    return like_[static_cast<std::size_t>(head1)] == like_[static_cast<std::size_t>(head2)] &&
-           of(head1).heads_alike(head1, head2);
+    return like_[static_cast<std::size_t>(head1)] == like_[static_cast<std::size_t>(head2)] && of(head1).heads_alike(head1, head2);
   }
   void append_text(std::string& out) const override {
     out += "per_head";
@@ -44,9 +40,7 @@ class PerHead final : public MaskNode {
       out += ')';
     }
   }
-  bool equals(const MaskNode& other) const noexcept override {
-    return mask::same(masks_, static_cast<const PerHead&>(other).masks_);
-  }
+  bool equals(const MaskNode& other) const noexcept override { return mask::same(masks_, static_cast<const PerHead&>(other).masks_); }
 
  private:
   bool has(std::int64_t head) const noexcept { return head >= 0 && head < static_cast<std::int64_t>(masks_.size()); }

@@ -50,8 +50,12 @@ class PlanCompiler {
       compile_row_block(begin, std::min(begin + problem_.block_rows, rows));
       out_.run_begin.push_back(static_cast<std::int64_t>(out_.runs.size()));
     }
-    out_.plan = {.rows = rows, .keys = keys_, .block_rows = problem_.block_rows, .run_begin = out_.run_begin.data(),
-                 .runs = out_.runs.data(), .bits = out_.bits.data()};
+    out_.plan = {.rows = rows,
+                 .keys = keys_,
+                 .block_rows = problem_.block_rows,
+                 .run_begin = out_.run_begin.data(),
+                 .runs = out_.runs.data(),
+                 .bits = out_.bits.data()};
   }
 
  private:
@@ -75,9 +79,13 @@ class PlanCompiler {
   /// Over the block's tokens and, where heads differ, every head of the group: a superset where the block starts or ends inside a
   /// token's heads, which can only turn an exact answer into kMixed.
   Coverage classify(std::int64_t begin, std::int64_t end) const noexcept {
-    Tile tile = {.batch = problem_.batch, .head = problem_.first_head, .index_begin = block_.token_begin,
-                 .index_end = block_.token_end, .query_offset = problem_.geometry.query_offset,
-                 .key_begin = begin * kBlockKeys, .key_end = std::min(end * kBlockKeys, keys_)};
+    Tile tile = {.batch = problem_.batch,
+                 .head = problem_.first_head,
+                 .index_begin = block_.token_begin,
+                 .index_end = block_.token_end,
+                 .query_offset = problem_.geometry.query_offset,
+                 .key_begin = begin * kBlockKeys,
+                 .key_end = std::min(end * kBlockKeys, keys_)};
     Coverage result = mask_.classify(tile);
     if (!mask_.traits().uses_head) return result;
     for (std::int32_t g = 1; g < problem_.group && result != Coverage::kMixed; ++g) {
@@ -130,8 +138,9 @@ class PlanCompiler {
         ++token;
       }
       if (each_head || g == 0 || r == 0) {
-        known = mask_.bits({.batch = problem_.batch, .head = problem_.first_head + g, .index = token,
-                            .position = token + problem_.geometry.query_offset}, key_begin, count);
+        known = mask_.bits(
+            {.batch = problem_.batch, .head = problem_.first_head + g, .index = token, .position = token + problem_.geometry.query_offset},
+            key_begin, count);
       }
       words[static_cast<std::size_t>(r)] = known;
     }
@@ -202,8 +211,7 @@ std::int64_t first_alike(const MaskNode& mask, std::int64_t kv_head, std::int32_
 
 }  // namespace
 
-PlanSet::PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group,
-                 std::int32_t block_rows)
+PlanSet::PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group, std::int32_t block_rows)
     : kv_heads_(kv_heads) {
   const MaskNode& node = mask.node();
   const auto batch = static_cast<std::int64_t>(geometry.size());
@@ -221,8 +229,14 @@ PlanSet::PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int6
       }
       index = static_cast<std::int32_t>(plans_.size());
       plans_.emplace_back();
-      PlanCompiler({.mask = &node, .geometry = geometry[static_cast<std::size_t>(b)], .batch = b,
-                    .first_head = kv_head * group, .group = group, .block_rows = block_rows}, plans_.back()).compile();
+      PlanCompiler({.mask = &node,
+                    .geometry = geometry[static_cast<std::size_t>(b)],
+                    .batch = b,
+                    .first_head = kv_head * group,
+                    .group = group,
+                    .block_rows = block_rows},
+                   plans_.back())
+          .compile();
     }
   }
 }

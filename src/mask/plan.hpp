@@ -39,8 +39,7 @@ struct CompiledPlan {
 class PlanSet {
  public:
   /// geometry has one entry per batch entry. group = Hq / Hkv. block_rows <= kernels::kMaxBlockRows.
-  PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group,
-          std::int32_t block_rows);
+  PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group, std::int32_t block_rows);
 
   [[nodiscard]] const kernels::TilePlan& plan(std::int64_t b, std::int64_t kv_head) const;
   /// Visible (query head, query, key) slots of all batch entries and heads: what useful FLOPs are counted from.

@@ -72,9 +72,7 @@ class HeedIsa : public ::testing::Test {
 
 TEST_F(HeedIsa, Forces) { EXPECT_EXIT(report("generic"), ::testing::ExitedWithCode(0), "\\[generic\\]\\[generic\\]"); }
 
-TEST_F(HeedIsa, EmptyIsNotGiven) {
-  EXPECT_EXIT(report(""), ::testing::ExitedWithCode(0), "\\[[a-z0-9]+\\]\\[[a-z0-9]+\\]");
-}
+TEST_F(HeedIsa, EmptyIsNotGiven) { EXPECT_EXIT(report(""), ::testing::ExitedWithCode(0), "\\[[a-z0-9]+\\]\\[[a-z0-9]+\\]"); }
 
 TEST_F(HeedIsa, UnknownNamesThrowOnEveryCall) {
   EXPECT_EXIT(report("sse9"), ::testing::ExitedWithCode(0),

@@ -17,9 +17,7 @@ struct Format {
   int exponent_bits, mantissa_bits;
 
   [[nodiscard]] int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  [[nodiscard]] std::uint16_t infinity() const {
-    return static_cast<std::uint16_t>(((1U << exponent_bits) - 1U) << mantissa_bits);
-  }
+  [[nodiscard]] std::uint16_t infinity() const { return static_cast<std::uint16_t>(((1U << exponent_bits) - 1U) << mantissa_bits); }
   [[nodiscard]] double value_of(std::uint16_t bits) const {
     const int sign_shift = exponent_bits + mantissa_bits;
     const unsigned exponent = (bits >> mantissa_bits) & ((1U << exponent_bits) - 1U);
@@ -135,7 +133,7 @@ TEST(DTypes, SizesAndNames) {
     const char* name;
     bool floating;
   } expected[] = {{DType::kFloat32, 4, "float32", true}, {DType::kBFloat16, 2, "bfloat16", true}, {DType::kFloat16, 2, "float16", true},
-                  {DType::kFloat64, 8, "float64", true}, {DType::kBool, 1, "bool", false}, {DType::kInt32, 4, "int32", false},
+                  {DType::kFloat64, 8, "float64", true}, {DType::kBool, 1, "bool", false},        {DType::kInt32, 4, "int32", false},
                   {DType::kInt64, 8, "int64", false}};
   for (const auto& e : expected) {
     EXPECT_EQ(size_bytes(e.dtype), e.bytes) << e.name;

@@ -44,7 +44,9 @@ TEST(Extents, ElementCount) {
   EXPECT_EQ(element_count(Shape{3, 0, 5}), 0);
   EXPECT_EQ(element_count(Shape{kHuge, 1 << 20}), std::int64_t{1} << 60);
   EXPECT_EQ(error_of([] { return element_count(Shape{2, -1}); }), "Tensor: shape: expected sizes of at least 0, got -1");
-  EXPECT_EQ(error_of([] { return element_count(Shape{kHuge, kHuge}); }),
+  EXPECT_EQ(error_of([] {
+              return element_count(Shape{kHuge, kHuge});
+            }),
             "Tensor: shape: expected fewer than 2^63 elements, got [1099511627776, 1099511627776]");
 }
 
@@ -150,7 +152,9 @@ TEST(Tensor, WithOrderOfFollowsTheStrides) {
   EXPECT_EQ(Tensor::with_order_of(DType::kFloat32, {2, 3}, {0, 1}).strides(), (Strides{1, 2}));
   // Equal strides keep their order, empty axes count as one.
   EXPECT_EQ(Tensor::with_order_of(DType::kFloat32, {2, 0, 4}, {4, 4, 1}).strides(), (Strides{4, 4, 1}));
-  EXPECT_EQ(error_of([] { return Tensor::with_order_of(DType::kFloat32, {2, 3}, {1}); }),
+  EXPECT_EQ(error_of([] {
+              return Tensor::with_order_of(DType::kFloat32, {2, 3}, {1});
+            }),
             "Tensor::with_order_of: like: expected 2 strides, got 1");
 }
 

@@ -28,9 +28,9 @@ TEST(MaskMeaning, PicturesOfTheManual) {
 }
 
 TEST(MaskMeaning, CausalAlignment) {
-  EXPECT_EQ(picture(Mask::causal(), 2, 4, 2), "1110 1111 ");    // bottom right
-  EXPECT_EQ(picture(Mask::causal(), 3, 2, -1), "00 10 11 ");    // bottom right, more queries than keys
-  EXPECT_EQ(picture(Mask::causal(), 2, 4, 0), "1000 1100 ");    // top left
+  EXPECT_EQ(picture(Mask::causal(), 2, 4, 2), "1110 1111 ");  // bottom right
+  EXPECT_EQ(picture(Mask::causal(), 3, 2, -1), "00 10 11 ");  // bottom right, more queries than keys
+  EXPECT_EQ(picture(Mask::causal(), 2, 4, 0), "1000 1100 ");  // top left
 }
 
 /// sliding_window(w) counts the current token, window(left, right) counts distances.
@@ -51,14 +51,33 @@ BoolArray pattern(const Shape& shape, std::int64_t period) {
 std::vector<Model> every_kind(std::int64_t tokens, std::int64_t keys) {
   const auto c = causal_model();
   return {
-      none_model(), ~none_model(), c, ~c, window_model(3, 0), window_model(2, 4), window_model(kUnbounded, 2), window_model(0, kUnbounded),
-      window_model(kUnbounded, kUnbounded), sliding_window_model(1), sliding_window_model(4), prefix_lm_model(0), prefix_lm_model(5),
-      sink_tokens_model(0), sink_tokens_model(3), global_tokens_model({}), global_tokens_model({0, 7, 7, 3}),
-      documents_model({{4, 4, 4, 9, 9, -1, -1, -1, 4, 4, 0, 0}}), documents_model({{1, 1, 1, 2, 2, 2, 2}, {5, 6, 7, 8, 8, 5, 6}}),
-      block_sparse_model(pattern({1, 4, 5}, 3), 3), block_sparse_model(pattern({2, 12, 11}, 4), 1),
-      from_tensor_model(pattern({1, 1, tokens, keys}, 3)), from_tensor_model(pattern({2, 1, 1, keys}, 4)),
-      from_tensor_model(pattern({2, 2, tokens, 1}, 2)), per_head_model({c, ~window_model(1, 1)}),
-      c & (sliding_window_model(3) | sink_tokens_model(2)), c & documents_model({{4, 4, 4, 9, 9, 1, 1, 1, 4, 4, 0, 0}}),
+      none_model(),
+      ~none_model(),
+      c,
+      ~c,
+      window_model(3, 0),
+      window_model(2, 4),
+      window_model(kUnbounded, 2),
+      window_model(0, kUnbounded),
+      window_model(kUnbounded, kUnbounded),
+      sliding_window_model(1),
+      sliding_window_model(4),
+      prefix_lm_model(0),
+      prefix_lm_model(5),
+      sink_tokens_model(0),
+      sink_tokens_model(3),
+      global_tokens_model({}),
+      global_tokens_model({0, 7, 7, 3}),
+      documents_model({{4, 4, 4, 9, 9, -1, -1, -1, 4, 4, 0, 0}}),
+      documents_model({{1, 1, 1, 2, 2, 2, 2}, {5, 6, 7, 8, 8, 5, 6}}),
+      block_sparse_model(pattern({1, 4, 5}, 3), 3),
+      block_sparse_model(pattern({2, 12, 11}, 4), 1),
+      from_tensor_model(pattern({1, 1, tokens, keys}, 3)),
+      from_tensor_model(pattern({2, 1, 1, keys}, 4)),
+      from_tensor_model(pattern({2, 2, tokens, 1}, 2)),
+      per_head_model({c, ~window_model(1, 1)}),
+      c & (sliding_window_model(3) | sink_tokens_model(2)),
+      c & documents_model({{4, 4, 4, 9, 9, 1, 1, 1, 4, 4, 0, 0}}),
       ~(c | global_tokens_model({2})) & window_model(5, 5),
   };
 }
@@ -98,7 +117,8 @@ TEST(MaskMeaning, EveryKindCompilesToItsPredicateForAllSmallSizes) {
 TEST(MaskMeaning, FromTensorTakesAnyStridesAndBroadcastsExpandedAxes) {
   const BoolArray plain = pattern({5, 7}, 3);
   const BoolArray transposed(Shape{7, 5});
-  for (std::int64_t at = 0; at < 35; ++at) transposed.data[static_cast<std::size_t>(at % 7 * 5 + at / 7)] = plain.data[static_cast<std::size_t>(at)];
+  for (std::int64_t at = 0; at < 35; ++at)
+    transposed.data[static_cast<std::size_t>(at % 7 * 5 + at / 7)] = plain.data[static_cast<std::size_t>(at)];
   EXPECT_EQ(Mask::from_tensor(permute(transposed.view(), {1, 0})), Mask::from_tensor(plain.view()));
 
   const TensorView expanded(plain.data.get(), Shape{3, 2, 5, 7}, Strides{0, 0, 7, 1});
@@ -202,14 +222,20 @@ TEST(MaskErrors, NameTheArgument) {
             "Mask::global_tokens: positions: expected positions of at least 0, got -1");
   EXPECT_EQ(error_of([&] { return Mask::documents(TensorView(floats.data(), Shape{4})); }),
             "Mask::documents: ids: expected int32 or int64, got float32");
-  EXPECT_EQ(error_of([&] { return Mask::documents(TensorView(negative.data(), Shape{1, 1, 2})); }),
+  EXPECT_EQ(error_of([&] {
+              return Mask::documents(TensorView(negative.data(), Shape{1, 1, 2}));
+            }),
             "Mask::documents: ids: expected [L] or [B, L], got [1, 1, 2]");
-  EXPECT_EQ(error_of([&] { return Mask::block_sparse(TensorView(floats.data(), Shape{2, 2}), 2); }),
+  EXPECT_EQ(error_of([&] {
+              return Mask::block_sparse(TensorView(floats.data(), Shape{2, 2}), 2);
+            }),
             "Mask::block_sparse: layout: expected bool, got float32");
   EXPECT_EQ(error_of([&] { return Mask::block_sparse(bools.view(), 0); }), "Mask::block_sparse: block: expected at least 1, got 0");
   EXPECT_EQ(error_of([&] { return Mask::from_tensor(TensorView(bools.data.get(), Shape{4})); }),
             "Mask::from_tensor: mask: expected [Lq, Lk], [Hq, Lq, Lk] or [B, Hq, Lq, Lk], got [4]");
-  EXPECT_EQ(error_of([&] { return Mask::from_tensor(TensorView(floats.data(), Shape{2, 2})); }),
+  EXPECT_EQ(error_of([&] {
+              return Mask::from_tensor(TensorView(floats.data(), Shape{2, 2}));
+            }),
             "Mask::from_tensor: mask: expected bool, got float32");
   EXPECT_EQ(error_of([] { return Mask::per_head({}); }), "Mask::per_head: masks: expected one mask per query head, got no mask");
   EXPECT_THROW(static_cast<void>(Mask::documents(TensorView())), InvalidArgument);

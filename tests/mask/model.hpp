@@ -41,8 +41,7 @@ inline Model window_model(std::optional<std::int64_t> left, std::optional<std::i
 }
 
 inline Model sliding_window_model(std::int64_t tokens) {
-  return {Mask::sliding_window(tokens),
-          [tokens](auto, auto, auto, std::int64_t p, std::int64_t j) { return j <= p && p - j < tokens; }};
+  return {Mask::sliding_window(tokens), [tokens](auto, auto, auto, std::int64_t p, std::int64_t j) { return j <= p && p - j < tokens; }};
 }
 
 inline Model prefix_lm_model(std::int64_t n) {
@@ -80,8 +79,7 @@ struct BoolArray {
   Shape shape;
   std::shared_ptr<bool[]> data;
 
-  explicit BoolArray(const Shape& sizes)
-      : shape(sizes), data(new bool[static_cast<std::size_t>(element_count(sizes)) + 1]()) {}
+  explicit BoolArray(const Shape& sizes) : shape(sizes), data(new bool[static_cast<std::size_t>(element_count(sizes)) + 1]()) {}
   [[nodiscard]] TensorView view() const { return TensorView(data.get(), shape); }
 };
 

@@ -21,11 +21,11 @@ TEST(MaskText, RoundTripsRandomMasks) {
 }
 
 TEST(MaskText, RoundTripsExactly) {
-  for (const char* text : {"none", "~none", "causal", "window 128 0", "window * 0", "window 3 *", "window * *", "sliding_window 4096",
-                           "prefix_lm 0", "sink_tokens 9223372036854775807", "global_tokens", "global_tokens 0 5 9",
-                           "per_head (causal) (none)", "causal & (window 128 0 | sink_tokens 4)", "~(causal | window 1 1) & ~prefix_lm 3",
-                           "causal & window 1 2 | ~sink_tokens 4 & causal", "per_head (causal & sink_tokens 1) (~per_head (none) (causal))",
-                           "causal & causal"}) {
+  for (const char* text :
+       {"none", "~none", "causal", "window 128 0", "window * 0", "window 3 *", "window * *", "sliding_window 4096", "prefix_lm 0",
+        "sink_tokens 9223372036854775807", "global_tokens", "global_tokens 0 5 9", "per_head (causal) (none)",
+        "causal & (window 128 0 | sink_tokens 4)", "~(causal | window 1 1) & ~prefix_lm 3", "causal & window 1 2 | ~sink_tokens 4 & causal",
+        "per_head (causal & sink_tokens 1) (~per_head (none) (causal))", "causal & causal"}) {
     EXPECT_EQ(Mask::parse(text).to_string(), text);
   }
 }
@@ -108,7 +108,8 @@ TEST(MaskText, LongChainsAreReadInLinearTime) {
 /// Any bytes at all: a mask or an InvalidArgument, nothing else.
 TEST(MaskText, GarbageNeverCrashes) {
   check_property("parse throws InvalidArgument or returns", [](const std::vector<std::uint8_t>& bytes) {
-    constexpr const char* kPieces[] = {"causal", "none", "window", "per_head", "global_tokens", "(", ")", "&", "|", "~", " ", "*", "7", "\xff", "9999999999999999999"};
+    constexpr const char* kPieces[] = {"causal", "none", "window", "per_head", "global_tokens",      "(", ")", "&", "|", "~",
+                                       " ",      "*",    "7",      "\xff",     "9999999999999999999"};
     std::string text;
     for (const std::uint8_t byte : bytes) text += kPieces[byte % 15];
     try {

@@ -22,8 +22,7 @@ struct PlanCase {
 class UnpackedBlock {
  public:
   UnpackedBlock(const kernels::TilePlan& plan, std::int64_t row_block)
-      : plan_(plan), row_begin_(row_block * plan.block_rows),
-        rows_(std::min<std::int64_t>(plan.rows - row_begin_, plan.block_rows)),
+      : plan_(plan), row_begin_(row_block * plan.block_rows), rows_(std::min<std::int64_t>(plan.rows - row_begin_, plan.block_rows)),
         visible_(static_cast<std::size_t>(rows_ * plan.keys), 0) {
     for (std::int64_t run = plan.run_begin[row_block]; run < plan.run_begin[row_block + 1]; ++run) read(plan.runs[run]);
   }
@@ -37,7 +36,8 @@ class UnpackedBlock {
     const std::int64_t key_begin = std::int64_t{run.first_block} * kernels::kBlockKeys;
     const std::int64_t key_end = key_begin + std::int64_t{run.block_count} * kernels::kBlockKeys;
     if (run.first_block < next_block_) problem_ = "runs do not rise";
-    if (run.block_count < 1 || key_begin >= plan_.keys || key_end >= plan_.keys + kernels::kBlockKeys) problem_ = "a run outside of the keys";
+    if (run.block_count < 1 || key_begin >= plan_.keys || key_end >= plan_.keys + kernels::kBlockKeys)
+      problem_ = "a run outside of the keys";
     if (run.bits < 0 && previous_full_ && run.first_block == next_block_) problem_ = "full runs that touch";
     if (run.bits >= 0 && run.block_count != 1) problem_ = "a mixed run of more than one tile";
     if (!problem_.empty()) return;

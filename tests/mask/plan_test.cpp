@@ -37,13 +37,14 @@ PlanCase random_case(Choices& choices, Call& call) {
 }
 
 TEST(PlanProperties, PlainMasksOverRandomShapes) {
-  check_property("a plan shows what the predicate shows", [](const std::vector<std::uint8_t>& shape, const std::vector<std::uint8_t>& mask) {
-    Choices choices(shape);
-    Choices mask_choices(mask);
-    Call call;
-    const PlanCase c = random_case(choices, call);
-    RC_ASSERT(compare_plans(random_model(mask_choices, call, Tensors::kWithout), c) == "");
-  });
+  check_property("a plan shows what the predicate shows",
+                 [](const std::vector<std::uint8_t>& shape, const std::vector<std::uint8_t>& mask) {
+                   Choices choices(shape);
+                   Choices mask_choices(mask);
+                   Call call;
+                   const PlanCase c = random_case(choices, call);
+                   RC_ASSERT(compare_plans(random_model(mask_choices, call, Tensors::kWithout), c) == "");
+                 });
 }
 
 TEST(PlanProperties, AnyMaskOverRandomShapes) {
