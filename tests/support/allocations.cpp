@@ -10,11 +10,15 @@ namespace {
 
 std::atomic<std::size_t> largest{0};
 
-void* allocate(std::size_t size) {
+void* allocate_or_null(std::size_t size) noexcept {
   std::size_t seen = largest.load();
   while (size > seen && !largest.compare_exchange_weak(seen, size)) {
   }
-  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  return std::malloc(size > 0 ? size : 1);
+}
+
+void* allocate(std::size_t size) {
+  if (void* memory = allocate_or_null(size)) return memory;
   throw std::bad_alloc();
 }
 
@@ -29,6 +33,9 @@ std::size_t largest_allocation() { return largest; }
 
 void* operator new(std::size_t size) { return allocate(size); }
 void* operator new[](std::size_t size) { return allocate(size); }
+// std::stable_sort asks for its buffer this way; left to the runtime, AddressSanitizer would see its memory freed by another allocator.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return allocate_or_null(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return allocate_or_null(size); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
