@@ -100,12 +100,10 @@ const char* to_string(KvFormat format) noexcept { return to_string(dtype_of_form
 
 struct KvCache::State {
   explicit State(const KvCacheConfig& wanted)
-      : config(checked(wanted)),
-        dtype(dtype_of_format(config.format)),
+      : config(checked(wanted)), dtype(dtype_of_format(config.format)),
         key_head(head_elements(config.capacity_tokens, config.head_dim, size_bytes(dtype))),
         value_head(head_elements(config.capacity_tokens, config.value_dim, size_bytes(dtype))),
-        pending(static_cast<std::size_t>(config.layers), 0),
-        memory(product({config.layers, layer_bytes()})) {}
+        pending(static_cast<std::size_t>(config.layers), 0), memory(product({config.layers, layer_bytes()})) {}
 
   [[nodiscard]] std::int64_t layer_bytes() const {
     return product({config.batch, config.kv_heads, key_head + value_head, size_bytes(dtype)});
@@ -202,10 +200,10 @@ void KvCache::commit(std::int64_t n) {
   State& s = *state_;
   for (std::size_t layer = 0; layer < s.pending.size(); ++layer) {
     if (s.pending[layer] == n) continue;
-    base::throw_invalid("KvCache::commit", "n",
-                        std::to_string(s.pending[layer]) + " (tokens that layer " + std::to_string(layer) +
-                            " received since the last commit)",
-                        std::to_string(n));
+    base::throw_invalid(
+        "KvCache::commit", "n",
+        std::to_string(s.pending[layer]) + " (tokens that layer " + std::to_string(layer) + " received since the last commit)",
+        std::to_string(n));
   }
   s.length += n;
   for (std::int64_t& tokens : s.pending) tokens = 0;

@@ -34,9 +34,9 @@ struct HeadRow {
 /// Which elements a pair has, and which columns of the table belong to them.
 struct Pairs {
   std::int64_t count = 0;
-  std::int64_t step = 1;          // from one pair's first element to the next pair's
-  std::int64_t partner = 0;       // from a pair's first element to its second
-  std::int64_t column_step = 1;   // from one pair's first column to the next pair's
+  std::int64_t step = 1;         // from one pair's first element to the next pair's
+  std::int64_t partner = 0;      // from a pair's first element to its second
+  std::int64_t column_step = 1;  // from one pair's first column to the next pair's
   std::int64_t column_partner = 0;
 };
 
@@ -138,9 +138,8 @@ void rotate_all(const Call& call) {
   const std::int64_t length = call.x.size(1);
   const std::int64_t tokens = call.x.size(0) * length;
   const bool small = element_count(call.x.shape()) < kSerialElements;
-  base::parallel_for(tokens, small ? 1 : base::num_threads(), [&](std::int64_t token, int) noexcept {
-    rotate_token<T, Wide>(call, token / length, token % length);
-  });
+  base::parallel_for(tokens, small ? 1 : base::num_threads(),
+                     [&](std::int64_t token, int) noexcept { rotate_token<T, Wide>(call, token / length, token % length); });
 }
 
 void check_tensors(const MutableTensorView& out, const TensorView& x) {
@@ -166,10 +165,10 @@ std::int64_t rotary_dim_of(const TensorView& cos, std::int64_t head_dim) {
   const std::int64_t width = cos.size(1);
   if (2 * width <= head_dim) return 2 * width;
   if (width > head_dim || width % 2 != 0) {
-    base::throw_invalid(kFunction, "cos",
-                        "at most " + std::to_string(head_dim / 2) + " columns (D / 2), or an even number of columns up to D = " +
-                            std::to_string(head_dim),
-                        std::to_string(width));
+    base::throw_invalid(
+        kFunction, "cos",
+        "at most " + std::to_string(head_dim / 2) + " columns (D / 2), or an even number of columns up to D = " + std::to_string(head_dim),
+        std::to_string(width));
   }
   return width;
 }
@@ -203,8 +202,8 @@ void check_positions(const Call& call) {
 
 }  // namespace
 
-void apply_rope_into(const MutableTensorView& out, const TensorView& x, const TensorView& cos, const TensorView& sin,
-                     RopePairing pairing, const TensorView& positions) {
+void apply_rope_into(const MutableTensorView& out, const TensorView& x, const TensorView& cos, const TensorView& sin, RopePairing pairing,
+                     const TensorView& positions) {
   check_tensors(out, x);
   check_table("cos", cos);
   check_table("sin", sin);
@@ -221,8 +220,7 @@ void apply_rope_into(const MutableTensorView& out, const TensorView& x, const Te
   }
 }
 
-Tensor apply_rope(const TensorView& x, const TensorView& cos, const TensorView& sin, RopePairing pairing,
-                  const TensorView& positions) {
+Tensor apply_rope(const TensorView& x, const TensorView& cos, const TensorView& sin, RopePairing pairing, const TensorView& positions) {
   if (!x || x.rank() != 4) base::throw_invalid(kFunction, "x", "[B, L, H, D]", x ? to_string(x.shape()) : "nothing");
   Tensor out = Tensor::with_order_of(x.dtype(), x.shape(), x.strides());
   apply_rope_into(out, x, cos, sin, pairing, positions);

@@ -145,8 +145,7 @@ struct Resolver {
     for (double& theta : result.radians_per_token) {
       // How often the wave turns within the original length; the two factors are such counts.
       const double turns = static_cast<double>(llama.original_length) * theta / (2.0 * std::numbers::pi);
-      const double keep =
-          std::clamp((turns - llama.low_freq_factor) / (llama.high_freq_factor - llama.low_freq_factor), 0.0, 1.0);
+      const double keep = std::clamp((turns - llama.low_freq_factor) / (llama.high_freq_factor - llama.low_freq_factor), 0.0, 1.0);
       theta = (1.0 - keep) * theta / llama.factor + keep * theta;
     }
     return result;

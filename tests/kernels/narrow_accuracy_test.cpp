@@ -91,8 +91,14 @@ TEST_P(NarrowAccuracy, Segments) {
 
 TEST_P(NarrowAccuracy, StridedLastAxis) {
   expect_accurate(typed({.group = 3, .keys = 300, .dim = 37, .value_dim = 53, .memory = Memory::kStrided}), "strided");
-  expect_accurate(typed({.tokens = 3, .group = 3, .keys = 70, .dim = 64, .value_dim = 64, .memory = Memory::kStrided,
-                         .sees = [](std::int64_t i, std::int64_t, std::int64_t j) { return j <= 67 + i; }}), "strided and masked");
+  expect_accurate(typed({.tokens = 3,
+                         .group = 3,
+                         .keys = 70,
+                         .dim = 64,
+                         .value_dim = 64,
+                         .memory = Memory::kStrided,
+                         .sees = [](std::int64_t i, std::int64_t, std::int64_t j) { return j <= 67 + i; }}),
+                  "strided and masked");
 }
 
 TEST_P(NarrowAccuracy, Masks) {
@@ -117,8 +123,14 @@ TEST_P(NarrowAccuracy, Options) {
   expect_accurate(typed({.tokens = 3, .has_alibi = true}), "alibi");
   expect_accurate(typed({.has_sinks = true}), "sinks");
   expect_accurate(typed({.scale = -0.3F}), "negative scale");
-  expect_accurate(typed({.tokens = 2, .keys = 300, .sees = [](std::int64_t i, std::int64_t, std::int64_t j) { return j <= 298 + i; },
-                         .softcap = 3.0F, .has_bias = true, .has_alibi = true, .has_sinks = true}), "all of them");
+  expect_accurate(typed({.tokens = 2,
+                         .keys = 300,
+                         .sees = [](std::int64_t i, std::int64_t, std::int64_t j) { return j <= 298 + i; },
+                         .softcap = 3.0F,
+                         .has_bias = true,
+                         .has_alibi = true,
+                         .has_sinks = true}),
+                  "all of them");
 }
 
 TEST_P(NarrowAccuracy, BiasOfMinusInfinityMasks) {
@@ -142,9 +154,8 @@ TEST_P(NarrowAccuracy, HugeLogits) {
   expect_accurate(typed({.keys = 300, .scale = -500.0F, .has_sinks = true, .q_size = 25.0}), "huge, with sinks");
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, NarrowAccuracy, testing::ValuesIn(kTypes), [](const auto& types) {
-  return std::string(to_string(types.param.q)) + "_" + to_string(types.param.kv);
-});
+INSTANTIATE_TEST_SUITE_P(Types, NarrowAccuracy, testing::ValuesIn(kTypes),
+                         [](const auto& types) { return std::string(to_string(types.param.q)) + "_" + to_string(types.param.kv); });
 
 }  // namespace
 }  // namespace heed::test

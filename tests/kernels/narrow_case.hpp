@@ -74,7 +74,8 @@ inline OwnedPlan make_plan(std::int64_t tokens, std::int64_t group, std::int64_t
     if (shown < n * rows) {
       result.runs.push_back({block, 1, tiles_with_bits++});
       result.bits.insert(result.bits.end(), words, words + kernels::kBlockKeys);
-    } else if (!result.runs.empty() && result.runs.back().bits < 0 && result.runs.back().first_block + result.runs.back().block_count == block) {
+    } else if (!result.runs.empty() && result.runs.back().bits < 0 &&
+               result.runs.back().first_block + result.runs.back().block_count == block) {
       ++result.runs.back().block_count;
     } else {
       result.runs.push_back({block, 1, -1});
@@ -96,8 +97,7 @@ inline TensorView rows_of(const Tensor& tensor, Memory memory) {
 class NarrowCase {
  public:
   explicit NarrowCase(const NarrowSpec& spec)
-      : spec_(spec),
-        q_(matrix(spec.tokens * spec.group, spec.dim, spec.memory, spec.q_type, spec.seed, spec.q_size)),
+      : spec_(spec), q_(matrix(spec.tokens * spec.group, spec.dim, spec.memory, spec.q_type, spec.seed, spec.q_size)),
         bias_(random_normal({spec.group, spec.tokens, spec.keys}, spec.bias_type, spec.seed + 1)),
         plan_(make_plan(spec.tokens, spec.group, spec.keys, spec.sees)) {
     if (spec_.segments.empty()) spec_.segments = {spec.keys};
@@ -156,8 +156,8 @@ class NarrowCase {
 
   /// Runs the pieces in the order given (default: rising), each with scratch full of garbage, then combines.
   [[nodiscard]] NarrowResult run(base::Isa isa, std::vector<std::int64_t> order = {}) const {
-    NarrowResult result{Tensor(spec_.q_type, {spec_.tokens, spec_.group, spec_.value_dim}), Tensor(DType::kFloat32, {spec_.tokens, spec_.group}),
-                        Tensor(DType::kFloat32, {spec_.tokens, spec_.group})};
+    NarrowResult result{Tensor(spec_.q_type, {spec_.tokens, spec_.group, spec_.value_dim}),
+                        Tensor(DType::kFloat32, {spec_.tokens, spec_.group}), Tensor(DType::kFloat32, {spec_.tokens, spec_.group})};
     std::vector<kernels::KvSegment> segments;
     for (std::size_t s = 0; s < k_.size(); ++s) {
       const TensorView k = rows_of(k_[s], spec_.memory);
@@ -235,7 +235,8 @@ class NarrowCase {
     p.head_dim = spec_.dim;
     p.value_dim = spec_.value_dim;
     const TensorView q = rows_of(q_, spec_.memory);
-    p.q = {q.data(), spec_.q_type, spec_.group * q.stride(0), q.stride(0), q.stride(1), spec_.tokens, static_cast<std::int32_t>(spec_.group)};
+    p.q = {
+        q.data(), spec_.q_type, spec_.group * q.stride(0), q.stride(0), q.stride(1), spec_.tokens, static_cast<std::int32_t>(spec_.group)};
     const bool strided = spec_.memory == Memory::kStrided;
     // One dim stride serves all segments, so strided cases have one segment.
     p.kv = {segments.data(), static_cast<std::int64_t>(segments.size()), spec_.kv_type, strided ? spec_.keys : 1, strided ? spec_.keys : 1};

@@ -146,12 +146,10 @@ TEST(KvCache, ErrorsNameBothNumbersAndChangeNothing) {
   const Tensor k = random_normal({1, 4, 2, 4}, DType::kFloat32, 1);
   const Tensor v = random_normal({1, 4, 2, 3}, DType::kFloat32, 2);
   cache.append(0, k, v);
-  EXPECT_EQ(message_of([&] { cache.append(0, k, v); }),
-            "KvCache::append: k: expected at most 1 tokens (capacity 5, 4 stored), got 4");
+  EXPECT_EQ(message_of([&] { cache.append(0, k, v); }), "KvCache::append: k: expected at most 1 tokens (capacity 5, 4 stored), got 4");
   EXPECT_EQ(message_of([&] { cache.append(2, k, v); }), "KvCache::append: layer: expected a layer in [0, 2), got 2");
   EXPECT_EQ(message_of([&] { static_cast<void>(cache.layer(-1)); }), "KvCache::layer: layer: expected a layer in [0, 2), got -1");
-  EXPECT_EQ(message_of([&] { cache.append(1, v, v); }),
-            "KvCache::append: k: expected [1, 4, 2, 4] ([B, n, Hkv, dim]), got [1, 4, 2, 3]");
+  EXPECT_EQ(message_of([&] { cache.append(1, v, v); }), "KvCache::append: k: expected [1, 4, 2, 4] ([B, n, Hkv, dim]), got [1, 4, 2, 3]");
   EXPECT_EQ(message_of([&] { cache.append(1, k, slice(v, 1, 0, 2)); }),
             "KvCache::append: v: expected [1, 4, 2, 3] ([B, n, Hkv, dim]), got [1, 2, 2, 3]");
   EXPECT_NE(message_of([&] { cache.append(1, {}, v); }).find("KvCache::append: k: "), std::string::npos);
@@ -174,7 +172,8 @@ TEST(KvCache, BadConfigurationsNameTheField) {
 }
 
 TEST(KvCache, SizesAndNames) {
-  const KvCache cache({.layers = 3, .batch = 2, .kv_heads = 4, .head_dim = 8, .value_dim = 6, .capacity_tokens = 1, .format = KvFormat::kFloat16});
+  const KvCache cache(
+      {.layers = 3, .batch = 2, .kv_heads = 4, .head_dim = 8, .value_dim = 6, .capacity_tokens = 1, .format = KvFormat::kFloat16});
   EXPECT_EQ(cache.bytes_per_token(), 3 * 4 * (8 + 6) * 2);
   EXPECT_EQ(cache.config().value_dim, 6);
   EXPECT_EQ(KvCache({.head_dim = 8}).config().value_dim, 8);

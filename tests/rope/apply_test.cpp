@@ -221,8 +221,9 @@ TEST(ApplyRopeDetails, ErrorsNameTheArgumentAndWriteNothing) {
   Tensor other(DType::kFloat16, {2, 3, 1, 8});
   EXPECT_EQ(message_of([&] { apply_rope_into(other, x, table.cos, table.sin, RopePairing::kHalf); }),
             "apply_rope: out: expected float32 (dtype of x), got float16");
-  EXPECT_NE(message_of([&] { static_cast<void>(apply_rope({}, table.cos, table.sin, RopePairing::kHalf)); }).find("x: expected [B, L, H, D]"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { static_cast<void>(apply_rope({}, table.cos, table.sin, RopePairing::kHalf)); }).find("x: expected [B, L, H, D]"),
+      std::string::npos);
   EXPECT_TRUE(test::same_values(x, before));
 }
 

@@ -82,8 +82,7 @@ TEST(RopeFrequencies, DynamicFollowsTheLength) {
 }
 
 TEST(RopeFrequencies, YarnGoldenValues) {
-  const RopeFrequencies f =
-      rope_frequencies({.rotary_dim = 128, .scaling = RopeYarn{.factor = 16.0, .original_length = 4096}}, 1);
+  const RopeFrequencies f = rope_frequencies({.rotary_dim = 128, .scaling = RopeYarn{.factor = 16.0, .original_length = 4096}}, 1);
   expect_close(f.radians_per_token[20], 0.05623413251903491);
   expect_close(f.radians_per_token[32], 0.005673076923076923);
   expect_close(f.radians_per_token[45], 1.517716047318249e-4);
@@ -97,8 +96,8 @@ TEST(RopeFrequencies, YarnRange) {
     double base;
     std::int64_t length, low, high;
   };
-  const Case cases[] = {{128, 1e4, 4096, 20, 46}, {128, 1e4, 2048, 16, 41}, {128, 1e6, 32768, 23, 40},
-                        {64, 150000.0, 4096, 8, 18}, {32, 1e4, 256, 0, 7}};
+  const Case cases[] = {
+      {128, 1e4, 4096, 20, 46}, {128, 1e4, 2048, 16, 41}, {128, 1e6, 32768, 23, 40}, {64, 150000.0, 4096, 8, 18}, {32, 1e4, 256, 0, 7}};
   for (const Case& c : cases) {
     const RopeConfig config{c.d, c.base, RopeYarn{.factor = 4.0, .original_length = c.length}};
     const auto [first, last] = blended_range(config, 4.0);

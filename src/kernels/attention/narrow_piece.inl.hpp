@@ -25,16 +25,16 @@ struct Piece {
   int rows = 0;
   int tile_count = 0;
   Tile tiles[kTiles] = {};
-  bool may_hide[kTiles] = {};     // some slot of the tile is masked: by bits, or by a bias of -inf
-  std::int64_t q_stride = 0;      // D in whole lines
-  float* q = nullptr;             // [rows][q_stride], zeros behind D
-  float* scores = nullptr;        // [rows][kPieceKeys], then the weights
-  std::uint64_t* shown = nullptr; // [rows][kTiles], bit j: the row sees key j of the tile; set where may_hide
-  int chunk_keys = 0;             // keys in whole chunks: the last key's rows are repeated up to there
+  bool may_hide[kTiles] = {};      // some slot of the tile is masked: by bits, or by a bias of -inf
+  std::int64_t q_stride = 0;       // D in whole lines
+  float* q = nullptr;              // [rows][q_stride], zeros behind D
+  float* scores = nullptr;         // [rows][kPieceKeys], then the weights
+  std::uint64_t* shown = nullptr;  // [rows][kTiles], bit j: the row sees key j of the tile; set where may_hide
+  int chunk_keys = 0;              // keys in whole chunks: the last key's rows are repeated up to there
   int ahead_keys = 0;
-  const void** k = nullptr;       // [chunk_keys] row of each key
-  const void** v = nullptr;       // [chunk_keys + kMostAheadKeys], right behind k, so that one stream of prefetches runs through both
-  float* gathered = nullptr;      // room for kChunkKeys rows of K or V
+  const void** k = nullptr;   // [chunk_keys] row of each key
+  const void** v = nullptr;   // [chunk_keys + kMostAheadKeys], right behind k, so that one stream of prefetches runs through both
+  float* gathered = nullptr;  // room for kChunkKeys rows of K or V
 };
 
 HEED_INLINE std::int64_t whole_lines(std::int64_t floats) { return (floats + 15) / 16 * 16; }
