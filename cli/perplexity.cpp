@@ -99,6 +99,7 @@ std::vector<Window> read_windows(const PerplexityOptions& options, const model::
   auto text = tokenizer.encode(read_text(options.text_file), model::SpecialText::kPlain, model::AddBos::kNo);
   if (options.max_tokens > 0) text.resize(std::min(text.size(), static_cast<std::size_t>(options.max_tokens)));
   const auto begin = tokenizer.encode("");  // the begin token where the model asks for one
+  if (static_cast<std::size_t>(context) <= begin.size()) throw std::runtime_error("the model's context has no room for text");
   auto windows = cut_windows(text, begin, context);
   if (windows.empty()) {
     throw std::runtime_error(fmt::format("the text has {} tokens, at least {} are needed to predict one", text.size(), 2 - begin.size()));
@@ -110,7 +111,12 @@ int perplexity(const PerplexityOptions& options) {
   use_threads(options.threads);
   const auto file = model::GgufFile::open(options.model);
   const model::Tokenizer tokenizer(file);
-  const std::int64_t context = chosen_context(options.context, model::read_config(file));
+  const model::DecoderConfig config = model::read_config(file);
+  if (tokenizer.vocabulary_size() > config.vocabulary) {  // a target would have no logit
+    throw std::runtime_error(
+        fmt::format("the tokenizer knows {} tokens, the model predicts {}", tokenizer.vocabulary_size(), config.vocabulary));
+  }
+  const std::int64_t context = chosen_context(options.context, config);
   const auto windows = read_windows(options, tokenizer, context);
   const model::Decoder decoder(file);
   // The first window is the longest.
