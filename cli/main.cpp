@@ -3,6 +3,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -47,6 +48,9 @@ int run_guarded(const Action& action) {
     return kSuccess;
   } catch (const std::bad_alloc&) {
     return fail("not enough memory");
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::interrupted && interrupted()) return kInterrupted;  // Ctrl-C while a pipe was waited for
+    return fail(error.what());
   } catch (const std::exception& error) {
     return fail(error.what());
   }
