@@ -2,6 +2,7 @@
 // heed info: what a model file holds and what running it takes.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -67,6 +68,13 @@ std::int64_t total_parameters(const model::ModelInfo& info) {
   return info.embedding_parameters + info.attention_parameters + info.ffn_parameters + info.norm_parameters + info.output_parameters;
 }
 
+/// A file may claim any sizes: what does not fit 64 bits stays at the largest number.
+std::int64_t bytes_at_full_context(const model::DecoderConfig& config, const model::ModelInfo& info) {
+  std::int64_t bytes = 0;
+  const bool overflow = __builtin_mul_overflow(info.kv_bytes_per_token, config.context_length, &bytes);
+  return overflow ? std::numeric_limits<std::int64_t>::max() : bytes;
+}
+
 std::string as_json(const model::GgufFile& file, const model::DecoderConfig& config, const model::ModelInfo& info) {
   json types = json::object();
   for (const auto& [name, share] : shares_by_type(file)) {
@@ -98,7 +106,7 @@ std::string as_json(const model::GgufFile& file, const model::DecoderConfig& con
                        {"kv_cache",
                         {{"format", "float32"},
                          {"bytes_per_token", info.kv_bytes_per_token},
-                         {"bytes_at_full_context", info.kv_bytes_per_token * config.context_length}}},
+                         {"bytes_at_full_context", bytes_at_full_context(config, info)}}},
                        {"weight_bytes", info.weight_bytes},
                        {"file_bytes", file.file_bytes()},
                        {"types", types}};
@@ -123,7 +131,7 @@ std::string as_text(const model::GgufFile& file, const model::DecoderConfig& con
       {"  norms", grouped(info.norm_parameters)},
       {"  output", output},
       {"KV cache", fmt::format("{} bytes a token (float32), {} at full context", grouped(info.kv_bytes_per_token),
-                               bytes_text(info.kv_bytes_per_token * config.context_length))},
+                               bytes_text(bytes_at_full_context(config, info)))},
       {"weights",
        fmt::format("{}, {:.2f} bits a parameter", bytes_text(info.weight_bytes),
                    8.0 * static_cast<double>(info.weight_bytes) / static_cast<double>(std::max<std::int64_t>(1, total_parameters(info))))},
