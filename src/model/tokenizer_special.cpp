@@ -38,13 +38,14 @@ void SpecialTokens::add_longest(std::string_view text, std::size_t position, std
 /// A match that overlaps a longer or earlier one falls back to the next shorter entry at its place, so one match per place is kept at a
 /// time: time and memory stay linear for runs of one character, where every length matches everywhere.
 std::vector<Fragment> SpecialTokens::choose(std::string_view text) const {
-  Buckets buckets(longest_ + 1);
+  const std::size_t longest = std::min(longest_, text.size());  // a file may hold one enormous token
+  Buckets buckets(longest + 1);
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (starts_[static_cast<unsigned char>(text[i])]) add_longest(text, i, longest_, buckets);
+    if (starts_[static_cast<unsigned char>(text[i])]) add_longest(text, i, longest, buckets);
   }
   std::vector<bool> taken(text.size(), false);
   std::vector<Fragment> chosen;
-  for (std::size_t length = longest_; length > 0; --length) {
+  for (std::size_t length = longest; length > 0; --length) {
     std::vector<Match> bucket = std::move(buckets[length]);
     std::sort(bucket.begin(), bucket.end(),
               [](const Match& a, const Match& b) { return a.token != b.token ? a.token < b.token : a.position < b.position; });
