@@ -8,6 +8,7 @@
 #include <heed/model/decoder.hpp>
 
 #include "model/architecture.hpp"
+#include "model/gguf_cursor.hpp"
 
 namespace heed::model {
 namespace {
@@ -101,7 +102,7 @@ RopeScaling read_scaling(const GgufFile& file, const Metadata& meta, const Decod
   if (type == "linear") return RopeLinear{factor};
   if (type == "yarn") return yarn_scaling(meta, factor, original_length);
   if (type == "longrope") return long_scaling(file, meta, rotary_dim, factor, original_length);
-  meta.fail("rope.scaling.type", "expected none, linear, yarn or longrope, got \"" + type + "\"");
+  meta.fail("rope.scaling.type", "expected none, linear, yarn or longrope, got " + quoted(type));
 }
 
 /// Which layers use the sliding window. Gemma 3 files either say nothing, or give the period, or one flag per layer.
@@ -160,6 +161,15 @@ void read_layers(const GgufFile& file, const Metadata& meta, const ArchitectureT
   }
 }
 
+/// Numbers that no rotation can have (a base of 1, a divisor of 0) are the file's fault, not the caller's.
+void check_rope(const GgufFile& file, const ArchitectureTraits& traits, const RopeConfig& rope) {
+  try {
+    static_cast<void>(rope_frequencies(rope, 1));
+  } catch (const InvalidArgument& error) {
+    fail(file, std::string(traits.name) + ".rope", error.what());
+  }
+}
+
 }  // namespace
 
 const ArchitectureTraits& architecture_traits(const GgufFile& file) {
@@ -175,7 +185,7 @@ const ArchitectureTraits& architecture_traits(const GgufFile& file) {
   for (const ArchitectureTraits& traits : kKnown) {
     if (name == traits.name) return traits;
   }
-  fail(file, "general.architecture", "expected llama, mistral, qwen2, qwen3 or gemma3, got \"" + name + "\"");
+  fail(file, "general.architecture", "expected llama, mistral, qwen2, qwen3 or gemma3, got " + quoted(name));
 }
 
 DecoderConfig read_config(const GgufFile& file) {
@@ -195,6 +205,7 @@ DecoderConfig read_config(const GgufFile& file) {
     config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.width) / static_cast<double>(config.query_heads));
   }
   read_layers(file, meta, traits, config);
+  for (const RopeConfig& rope : config.ropes) check_rope(file, traits, rope);
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include <heed/error.hpp>
 
 #include "model/architecture.hpp"
+#include "model/gguf_cursor.hpp"
 
 namespace heed::model {
 namespace {
@@ -18,7 +19,12 @@ class Loader {
   explicit Loader(const GgufFile& file) : file_(file) {}
 
   nn::WeightMatrix matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
-    return nn::weight_matrix(require(name), rows, columns);
+    const GgufTensor& tensor = require(name);
+    try {
+      return nn::weight_matrix(tensor, rows, columns);
+    } catch (const FormatError& error) {  // which knows the tensor, not its file
+      throw FormatError(file_.name() + ": " + error.what());
+    }
   }
 
   Vector vector(const std::string& name, std::int64_t size) {
@@ -38,7 +44,7 @@ class Loader {
   void refuse_unknown() const {
     for (const GgufTensor& tensor : file_.tensors()) {
       if (used_.count(tensor.name) == 0) {
-        throw FormatError(file_.name() + ": tensor " + tensor.name + ": this architecture has no such weight");
+        throw FormatError(file_.name() + ": tensor " + quoted(tensor.name) + ": this architecture has no such weight");
       }
     }
   }
