@@ -14,7 +14,8 @@ namespace front {
 Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options) {
   Choice choice;
   choice.isa = base::active_isa();
-  if (q == DType::kFloat64 || options.dropout) return choice;
+  const bool drops = options.dropout && options.dropout->p > 0.0;
+  if (q == DType::kFloat64 || drops) return choice;
   if (sizes.packed_rows() <= kernels::kNarrowRows) {
     choice.narrow = kernels::narrow_kernel(choice.isa, q, kv);
     if (choice.narrow != nullptr) choice.path = Path::kNarrow;
