@@ -13,9 +13,9 @@ namespace heed {
 
 /// One kernel of the library on one ISA.
 struct KernelInfo {
-  std::string family;  ///< "attention.wide", "attention.narrow", "linear.q4_1", ...
+  std::string family;  ///< "attention.wide", "attention.narrow", "linear", ...
   std::string isa;     ///< "generic", "avx2", "avx512", "avx512bf16", "neon"
-  std::string dtypes;  ///< "float32 bfloat16 float16"
+  std::string dtypes;  ///< "float32 bfloat16 float16"; for "linear" also the block formats of weights
   bool available;      ///< runs on this machine
   bool selected;       ///< is what dispatch picks here
   std::string reason;  ///< why it is not available or not selected; empty when selected

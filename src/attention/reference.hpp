@@ -6,7 +6,7 @@
 
 namespace heed::front {
 
-/// float64 results of the requested kinds; the others stay empty.
+/// float64, compact and row-major.
 struct ReferenceForward {
   Tensor out, lse, row_max;
 };
