@@ -11,6 +11,7 @@
 
 #include <heed/error.hpp>
 
+#include "base/floating_point.hpp"
 #include "base/message.hpp"
 
 namespace heed {
@@ -246,6 +247,7 @@ void Tensor::Free::operator()(void* memory) const noexcept { ::operator delete(m
 
 Tensor convert(const TensorView& source, DType dtype) {
   if (!source) base::throw_invalid("convert", "source", "a tensor", "none");
+  const base::DefaultFloatingPoint environment;  // to nearest, and a denormal stays one
   Tensor result(dtype, source.shape());
   const std::int64_t count = element_count(source.shape());
   const bool integers = !is_floating(source.dtype()) && !is_floating(dtype);  // 64-bit ids do not fit a double

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <heed/model/gguf.hpp>
 
+#include "base/floating_point.hpp"
 #include "base/message.hpp"
 #include "nn/linear.hpp"
 
@@ -13,6 +14,7 @@ Tensor dequantize(const GgufTensor& tensor) {
     base::throw_invalid("dequantize", "tensor", "size_bytes of its type and shape", std::to_string(tensor.size_bytes));
   }
   Tensor result(DType::kFloat32, tensor.shape);
+  const base::DefaultFloatingPoint environment;  // a denormal scale stays one
   // Blocks follow each other without a break between rows: the whole tensor is one row.
   nn::dequantize_rows({tensor.type, tensor.data, 1, count}, 0, 1, result.data_as<float>());
   return result;
