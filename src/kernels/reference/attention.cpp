@@ -69,7 +69,9 @@ Softmax softmax(const Problem& problem, const Row& row, double* weights) noexcep
     sum += weights[j];
   }
   if (sum == 0.0) return result;  // no visible key and no sink: every weight is 0 already
-  for (std::int64_t j = 0; j < problem.kv_tokens; ++j) weights[j] /= sum;
+  for (std::int64_t j = 0; j < problem.kv_tokens; ++j) {
+    if (weights[j] != 0.0) weights[j] /= sum;  // a masked key stays at 0, also in a row whose sum is NaN
+  }
   result.lse = reference + std::log(sum);
   result.sink = std::exp(sink_logit - reference) / sum;
   return result;
