@@ -19,6 +19,7 @@ CASES = [
     ("check-includes", "src/kernels/b.hpp", HEADER + "#include <heed/attention.hpp>\n", "attention is not below kernels"),
     ("check-includes", "src/mask/c.hpp", HEADER + "#include <immintrin.h>\n", "intrinsics live in"),
     ("check-includes", "src/base/a.hpp", HEADER + "#include <iostream>\n", "never prints"),
+    ("check-includes", "src/mask/c.hpp", HEADER + "#include <thread>\n", "threads live behind"),
     ("check-includes", "include/heed/mask.hpp", HEADER + '#include "base/a.hpp"\n', "public headers include"),
     ("check-sources", "src/base/a.hpp", "#pragma once\n", "first line must say"),
     ("check-sources", "src/base/a.hpp", HEADER.replace("#pragma once\n", ""), "#pragma once is missing"),
