@@ -211,8 +211,10 @@ void add_bench_attention(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand("attention", "Attention kernels as shares of the machine's own peaks");
   command->footer(kFooter);
   add_threads(*command, options->threads);
-  command->add_option("--rounds", options->rounds, "Timed rounds (default: 7)")->check(CLI::Range(1, 10000))->type_name("N");
-  command->add_flag("--quick", options->quick, "Small sizes and three rounds: shows that everything runs, measures nothing worth keeping");
+  CLI::Option* rounds =
+      command->add_option("--rounds", options->rounds, "Timed rounds (default: 7)")->check(CLI::Range(1, 10000))->type_name("N");
+  command->add_flag("--quick", options->quick, "Small sizes and three rounds: shows that everything runs, measures nothing worth keeping")
+      ->excludes(rounds);
   command->add_option("--json", options->json, "JSON in place of the table; with a FILE, in addition to it")
       ->expected(0, 1)
       ->default_str("-")
