@@ -70,7 +70,8 @@ class HEED_API Decoder {
 /// One sequence: a KV cache and its scratch. Float32 activations and cache: the result is the exact meaning of the file.
 class HEED_API Session {
  public:
-  /// Throws InvalidArgument when capacity_tokens exceeds the model's context length.
+  /// Throws InvalidArgument when capacity_tokens exceeds the model's context length. A rotation that depends on the length (LongRoPE)
+  /// takes the capacity for it, because cached keys are rotated already.
   Session(const Decoder& decoder, std::int64_t capacity_tokens);
   Session(Session&&) noexcept;
   ~Session();
