@@ -21,11 +21,18 @@ enum class RopePairing : std::uint8_t {
 // Scaling rules. Formulas: d rotary dim, i = 0 .. d/2-1, b base, theta_i = b^(-2i/d), s factor, L original length, m magnitude.
 
 /// theta_i / s (position interpolation, arXiv 2306.15595).
-struct RopeLinear { double factor = 1.0; };
+struct RopeLinear {
+  double factor = 1.0;
+};
 /// b' = b * alpha^(d/(d-2)) ("NTK-aware": lowest frequency divided by exactly alpha, highest unchanged).
-struct RopeNtk { double alpha = 1.0; };
+struct RopeNtk {
+  double alpha = 1.0;
+};
 /// n = max(length, max_positions); b' = b * (s*n/max_positions - (s-1))^(d/(d-2)).
-struct RopeDynamic { double factor = 1.0; std::int64_t max_positions = 0; };
+struct RopeDynamic {
+  double factor = 1.0;
+  std::int64_t max_positions = 0;
+};
 /// arXiv 2309.00071, ramp over the index as its code (and Transformers, vLLM, ggml) has it.
 /// m = attention_factor if given; else g(s,mscale)/g(s,mscale_all_dim) if both are non-zero; else g(s,1); g(s,k) = s<=1 ? 1 : 0.1*k*ln(s)+1.
 struct RopeYarn {
@@ -50,12 +57,16 @@ struct RopeLlama3 {
   std::int64_t original_length = 8192;
 };
 /// Gemma 4: the first int(proportion * head_dim / 2) pairs rotate with b^(-2i/head_dim), the others do not; divided by factor.
-struct RopeProportional { double proportion = 1.0, factor = 1.0; };
+struct RopeProportional {
+  double proportion = 1.0, factor = 1.0;
+};
 /// One divisor per pair, d/2 of them: GGUF's `rope_freqs.weight`.
-struct RopeDivisors { std::vector<double> divisors; };
+struct RopeDivisors {
+  std::vector<double> divisors;
+};
 
-using RopeScaling = std::variant<std::monostate, RopeLinear, RopeNtk, RopeDynamic, RopeYarn, RopeLong, RopeLlama3,
-                                 RopeProportional, RopeDivisors>;
+using RopeScaling =
+    std::variant<std::monostate, RopeLinear, RopeNtk, RopeDynamic, RopeYarn, RopeLong, RopeLlama3, RopeProportional, RopeDivisors>;
 
 struct RopeConfig {
   std::int64_t rotary_dim = 0;  ///< even; smaller than the head dim for partial rotary: the elements past it pass through
@@ -84,7 +95,7 @@ struct RopeTable {
 /// Types as in attention; arithmetic is float32 (float64 for float64). Throws InvalidArgument, also for a position outside of the table.
 HEED_API void apply_rope_into(const MutableTensorView& out, const TensorView& x, const TensorView& cos, const TensorView& sin,
                               RopePairing pairing, const TensorView& positions = {});
-[[nodiscard]] HEED_API Tensor apply_rope(const TensorView& x, const TensorView& cos, const TensorView& sin,
-                                         RopePairing pairing, const TensorView& positions = {});
+[[nodiscard]] HEED_API Tensor apply_rope(const TensorView& x, const TensorView& cos, const TensorView& sin, RopePairing pairing,
+                                         const TensorView& positions = {});
 
 }  // namespace heed

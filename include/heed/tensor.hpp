@@ -60,8 +60,7 @@ class BasicTensorView {
   BasicTensorView() = default;
 
   /// Compact row-major view.
-  BasicTensorView(Pointer* data, DType dtype, const Shape& shape)
-      : BasicTensorView(data, dtype, shape, row_major_strides(shape)) {}
+  BasicTensorView(Pointer* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, row_major_strides(shape)) {}
 
   BasicTensorView(Pointer* data, DType dtype, const Shape& shape, const Strides& strides)
       : data_(data), shape_(shape), strides_(strides), dtype_(dtype), given_(true) {}
@@ -80,8 +79,7 @@ class BasicTensorView {
   template <class Other>
     requires(std::is_const_v<Pointer> && !std::is_const_v<Other>)
   BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
-      : data_(other.data()), shape_(other.shape()), strides_(other.strides()), dtype_(other.dtype()),
-        given_(static_cast<bool>(other)) {}
+      : data_(other.data()), shape_(other.shape()), strides_(other.strides()), dtype_(other.dtype()), given_(static_cast<bool>(other)) {}
 
   explicit operator bool() const noexcept { return given_; }
   [[nodiscard]] Pointer* data() const noexcept { return data_; }
@@ -108,8 +106,7 @@ using MutableTensorView = BasicTensorView<void>;
 [[nodiscard]] HEED_API MutableTensorView permute(const MutableTensorView& view, std::initializer_list<int> order);
 /// Elements [begin, begin + count) of one axis.
 [[nodiscard]] HEED_API TensorView slice(const TensorView& view, int axis, std::int64_t begin, std::int64_t count);
-[[nodiscard]] HEED_API MutableTensorView slice(const MutableTensorView& view, int axis, std::int64_t begin,
-                                               std::int64_t count);
+[[nodiscard]] HEED_API MutableTensorView slice(const MutableTensorView& view, int axis, std::int64_t begin, std::int64_t count);
 /// Element at `index` (one number per axis) as a double; exact for every dtype but int64 above 2^53. For tests and small work.
 [[nodiscard]] HEED_API double element(const TensorView& view, std::initializer_list<std::int64_t> index);
 
@@ -142,8 +139,8 @@ class HEED_API Tensor {
   [[nodiscard]] Tensor clone() const;
   [[nodiscard]] MutableTensorView view() noexcept;
   [[nodiscard]] TensorView view() const noexcept;
-  operator TensorView() const noexcept { return view(); }         // NOLINT(google-explicit-constructor)
-  operator MutableTensorView() noexcept { return view(); }        // NOLINT(google-explicit-constructor)
+  operator TensorView() const noexcept { return view(); }   // NOLINT(google-explicit-constructor)
+  operator MutableTensorView() noexcept { return view(); }  // NOLINT(google-explicit-constructor)
 
  private:
   void check_type(DType wanted) const;

@@ -27,16 +27,16 @@
 
 namespace heed::kernels {
 
-#define HEED_KERNEL(name, Type, symbol, dtypes)                              \
-  const Type* symbol##_of(base::Isa isa) noexcept {                          \
-    switch (isa) {                                                           \
-      case base::Isa::kGeneric: return &generic::symbol;                     \
-      case base::Isa::kNeon: return HEED_IF_NEON(&neon::symbol);             \
-      case base::Isa::kAvx2: return HEED_IF_AVX2(&avx2::symbol);             \
-      case base::Isa::kAvx512: return HEED_IF_AVX512(&avx512::symbol);       \
+#define HEED_KERNEL(name, Type, symbol, dtypes)                                    \
+  const Type* symbol##_of(base::Isa isa) noexcept {                                \
+    switch (isa) {                                                                 \
+      case base::Isa::kGeneric: return &generic::symbol;                           \
+      case base::Isa::kNeon: return HEED_IF_NEON(&neon::symbol);                   \
+      case base::Isa::kAvx2: return HEED_IF_AVX2(&avx2::symbol);                   \
+      case base::Isa::kAvx512: return HEED_IF_AVX512(&avx512::symbol);             \
       case base::Isa::kAvx512Bf16: return HEED_IF_AVX512BF16(&avx512bf16::symbol); \
-    }                                                                        \
-    return nullptr;                                                          \
+    }                                                                              \
+    return nullptr;                                                                \
   }
 #include "kernels/kernels.def"
 #undef HEED_KERNEL

@@ -10,12 +10,22 @@
 
 namespace heed::kernels {
 
-#define HEED_KERNEL(name, Type, symbol, dtypes)  \
-  namespace generic { extern const Type symbol; }    \
-  namespace neon { extern const Type symbol; }       \
-  namespace avx2 { extern const Type symbol; }       \
-  namespace avx512 { extern const Type symbol; }     \
-  namespace avx512bf16 { extern const Type symbol; } \
+#define HEED_KERNEL(name, Type, symbol, dtypes) \
+  namespace generic {                           \
+  extern const Type symbol;                     \
+  }                                             \
+  namespace neon {                              \
+  extern const Type symbol;                     \
+  }                                             \
+  namespace avx2 {                              \
+  extern const Type symbol;                     \
+  }                                             \
+  namespace avx512 {                            \
+  extern const Type symbol;                     \
+  }                                             \
+  namespace avx512bf16 {                        \
+  extern const Type symbol;                     \
+  }                                             \
   [[nodiscard]] const Type* symbol##_of(base::Isa isa) noexcept;
 #include "kernels/kernels.def"
 #undef HEED_KERNEL

@@ -13,9 +13,9 @@
 namespace heed::model {
 namespace {
 
-constexpr std::int64_t kGemma3GlobalEvery = 6;       // layers 5, 11, 17, ... look at everything
+constexpr std::int64_t kGemma3GlobalEvery = 6;  // layers 5, 11, 17, ... look at everything
 constexpr double kGemma3LocalRopeBase = 10000.0;
-constexpr std::int64_t kGemma3LayersOf27B = 62;      // the one size that scales by width / heads and not by head_dim
+constexpr std::int64_t kGemma3LayersOf27B = 62;  // the one size that scales by width / heads and not by head_dim
 
 [[noreturn]] void fail(const GgufFile& file, const std::string& key, const std::string& what) {
   throw FormatError(file.name() + ": " + key + ": " + what);
@@ -74,8 +74,7 @@ RopeScaling yarn_scaling(const Metadata& meta, double factor, std::int64_t origi
   return yarn;
 }
 
-RopeScaling long_scaling(const GgufFile& file, const Metadata& meta, std::int64_t rotary_dim, double factor,
-                         std::int64_t original_length) {
+RopeScaling long_scaling(const GgufFile& file, const Metadata& meta, std::int64_t rotary_dim, double factor, std::int64_t original_length) {
   const GgufTensor* short_factors = file.find_tensor("rope_factors_short.weight");
   const GgufTensor* long_factors = file.find_tensor("rope_factors_long.weight");
   if (short_factors == nullptr || long_factors == nullptr) {
@@ -95,10 +94,9 @@ RopeScaling read_scaling(const GgufFile& file, const Metadata& meta, const Decod
   const bool has_long_factors = file.find_tensor("rope_factors_long.weight") != nullptr;
   const std::string type = meta.string_or("rope.scaling.type", has_long_factors ? "longrope" : "none");
   if (type == "none") return {};
-  const std::int64_t original_length =
-      meta.size_or("rope.scaling.original_context_length", config.context_length, std::int64_t{1} << 32);
-  const double factor = meta.find_positive("rope.scaling.factor")
-                            .value_or(static_cast<double>(config.context_length) / static_cast<double>(original_length));
+  const std::int64_t original_length = meta.size_or("rope.scaling.original_context_length", config.context_length, std::int64_t{1} << 32);
+  const double factor =
+      meta.find_positive("rope.scaling.factor").value_or(static_cast<double>(config.context_length) / static_cast<double>(original_length));
   if (type == "linear") return RopeLinear{factor};
   if (type == "yarn") return yarn_scaling(meta, factor, original_length);
   if (type == "longrope") return long_scaling(file, meta, rotary_dim, factor, original_length);
@@ -130,8 +128,8 @@ void read_sizes(const Metadata& meta, DecoderConfig& config) {
   config.query_heads = meta.size("attention.head_count", 65536);
   config.kv_heads = meta.size_or("attention.head_count_kv", config.query_heads, 65536);
   if (config.query_heads % config.kv_heads != 0) {
-    meta.fail("attention.head_count_kv", "expected a divisor of " + std::to_string(config.query_heads) + " query heads, got " +
-                                             std::to_string(config.kv_heads));
+    meta.fail("attention.head_count_kv",
+              "expected a divisor of " + std::to_string(config.query_heads) + " query heads, got " + std::to_string(config.kv_heads));
   }
   config.head_dim = meta.size_or("attention.key_length", std::max<std::int64_t>(config.width / config.query_heads, 1), 1024);
   config.value_dim = meta.size_or("attention.value_length", config.head_dim, 1024);
@@ -151,8 +149,7 @@ void read_layers(const GgufFile& file, const Metadata& meta, const ArchitectureT
   if (!window || *window == 0) return;
   if (*window < 0) meta.fail("attention.sliding_window", "expected at least 0, got " + std::to_string(*window));
   if (traits.alternating_windows) {  // local layers rotate with their own base and without length scaling
-    config.ropes.push_back({.rotary_dim = rotary_dim,
-                            .base = meta.find_positive("rope.freq_base_swa").value_or(kGemma3LocalRopeBase)});
+    config.ropes.push_back({.rotary_dim = rotary_dim, .base = meta.find_positive("rope.freq_base_swa").value_or(kGemma3LocalRopeBase)});
   }
   const std::vector<bool> windowed = windowed_layers(meta, traits, config.layers);
   for (std::size_t l = 0; l < windowed.size(); ++l) {
@@ -178,8 +175,13 @@ const ArchitectureTraits& architecture_traits(const GgufFile& file) {
       {.name = "mistral", .pairing = RopePairing::kInterleaved},
       {.name = "qwen2", .pairing = RopePairing::kHalf, .qkv_bias = true},
       {.name = "qwen3", .pairing = RopePairing::kHalf, .qk_norm = true},
-      {.name = "gemma3", .pairing = RopePairing::kHalf, .activation = Activation::kGeluTanh, .scaled_embedding = true,
-       .qk_norm = true, .post_norms = true, .alternating_windows = true},
+      {.name = "gemma3",
+       .pairing = RopePairing::kHalf,
+       .activation = Activation::kGeluTanh,
+       .scaled_embedding = true,
+       .qk_norm = true,
+       .post_norms = true,
+       .alternating_windows = true},
   };
   const std::string& name = file.require_string("general.architecture");
   for (const ArchitectureTraits& traits : kKnown) {

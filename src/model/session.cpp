@@ -25,11 +25,11 @@ constexpr std::int64_t kLogitRows = 32;
 
 /// Buffers of one chunk, [n, ...] each.
 struct Activations {
-  std::vector<float> x;            // [n, W] residual stream
-  std::vector<float> h;            // [n, W] normed input of a block, then its output
-  std::vector<float> q, k, v;      // [n, Hq, D] [n, Hkv, D] [n, Hkv, Dv]
-  std::vector<float> attended;     // [n, Hq, Dv]
-  std::vector<float> gate, up;     // [n, F]
+  std::vector<float> x;                 // [n, W] residual stream
+  std::vector<float> h;                 // [n, W] normed input of a block, then its output
+  std::vector<float> q, k, v;           // [n, Hq, D] [n, Hkv, D] [n, Hkv, Dv]
+  std::vector<float> attended;          // [n, Hq, Dv]
+  std::vector<float> gate, up;          // [n, F]
   std::vector<std::int64_t> positions;  // [n]
 
   void resize(std::int64_t n, const DecoderConfig& c) {
@@ -49,7 +49,11 @@ struct Activations {
 };
 
 KvCacheConfig cache_config(const DecoderConfig& c, std::int64_t capacity_tokens) {
-  return {.layers = c.layers, .batch = 1, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .value_dim = c.value_dim,
+  return {.layers = c.layers,
+          .batch = 1,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .value_dim = c.value_dim,
           .capacity_tokens = capacity_tokens};
 }
 
@@ -59,8 +63,7 @@ const float* data_or_null(const Vector& vector) { return vector.empty() ? nullpt
 
 struct Session::State {
   State(const Decoder& decoder, std::int64_t capacity)
-      : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity),
-        cache(cache_config(config, capacity)) {
+      : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity), cache(cache_config(config, capacity)) {
     for (const RopeConfig& rope : config.ropes) rope_tables.push_back(rope_table(rope, capacity));
   }
 
@@ -78,7 +81,7 @@ struct Session::State {
   KvCache cache;
   std::vector<RopeTable> rope_tables;  // one per config.ropes
   Activations a;
-  std::vector<float> logits;           // [rows, vocabulary]
+  std::vector<float> logits;  // [rows, vocabulary]
 };
 
 void Session::State::check(std::span<const Token> tokens) const {
@@ -92,8 +95,7 @@ void Session::State::check(std::span<const Token> tokens) const {
   }
   for (const Token token : tokens) {
     if (token < 0 || token >= config.vocabulary) {
-      base::throw_invalid("Session::feed", "tokens", "ids in [0, " + std::to_string(config.vocabulary) + ")",
-                          std::to_string(token));
+      base::throw_invalid("Session::feed", "tokens", "ids in [0, " + std::to_string(config.vocabulary) + ")", std::to_string(token));
     }
   }
 }
@@ -182,8 +184,7 @@ void Session::State::run(std::span<const Token> tokens) {
 /// Logits of rows [first, first + count) of a.x.
 void Session::State::head(std::int64_t first, std::int64_t count) {
   logits.resize(std::max(logits.size(), static_cast<std::size_t>(count * config.vocabulary)));
-  nn::rms_norm(a.h.data(), a.x.data() + first * config.width, weights.output_norm.data(), count, config.width,
-               config.norm_epsilon);
+  nn::rms_norm(a.h.data(), a.x.data() + first * config.width, weights.output_norm.data(), count, config.width, config.norm_epsilon);
   nn::linear(logits.data(), config.vocabulary, a.h.data(), config.width, count, weights.head);
   if (!config.final_softcap) return;
   const auto cap = static_cast<float>(*config.final_softcap);

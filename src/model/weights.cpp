@@ -61,8 +61,7 @@ class Loader {
   std::set<std::string> used_;
 };
 
-void load_attention(Loader& loader, const std::string& prefix, const DecoderConfig& c, const ArchitectureTraits& traits,
-                    LayerWeights& w) {
+void load_attention(Loader& loader, const std::string& prefix, const DecoderConfig& c, const ArchitectureTraits& traits, LayerWeights& w) {
   const std::int64_t q_width = c.query_heads * c.head_dim;
   const std::int64_t k_width = c.kv_heads * c.head_dim;
   const std::int64_t v_width = c.kv_heads * c.value_dim;
@@ -83,8 +82,7 @@ void load_attention(Loader& loader, const std::string& prefix, const DecoderConf
   if (traits.post_norms) w.post_attention_norm = loader.vector(prefix + "post_attention_norm.weight", c.width);
 }
 
-void load_ffn(Loader& loader, const std::string& prefix, const DecoderConfig& c, const ArchitectureTraits& traits,
-              LayerWeights& w) {
+void load_ffn(Loader& loader, const std::string& prefix, const DecoderConfig& c, const ArchitectureTraits& traits, LayerWeights& w) {
   w.ffn_norm = loader.vector(prefix + "ffn_norm.weight", c.width);
   w.gate = loader.matrix(prefix + "ffn_gate.weight", c.ffn_width, c.width);
   w.up = loader.matrix(prefix + "ffn_up.weight", c.ffn_width, c.width);
@@ -100,8 +98,7 @@ DecoderWeights load_weights(const GgufFile& file, const DecoderConfig& config) {
   DecoderWeights weights;
   weights.embedding = loader.matrix("token_embd.weight", config.vocabulary, config.width);
   weights.output_norm = loader.vector("output_norm.weight", config.width);
-  weights.head = loader.has("output.weight") ? loader.matrix("output.weight", config.vocabulary, config.width)
-                                             : weights.embedding;
+  weights.head = loader.has("output.weight") ? loader.matrix("output.weight", config.vocabulary, config.width) : weights.embedding;
   for (std::int64_t l = 0; l < config.layers; ++l) {
     const std::string prefix = "blk." + std::to_string(l) + ".";
     LayerWeights layer;

@@ -14,8 +14,8 @@ namespace heed::model {
 using Vector = std::vector<float>;
 
 struct LayerWeights {
-  Vector attention_norm;       // [width]
-  nn::WeightMatrix q, k, v;    // [Hq*D, width] [Hkv*D, width] [Hkv*Dv, width]
+  Vector attention_norm;     // [width]
+  nn::WeightMatrix q, k, v;  // [Hq*D, width] [Hkv*D, width] [Hkv*Dv, width]
   Vector q_bias, k_bias, v_bias;
   Vector q_norm, k_norm;       // [D]
   nn::WeightMatrix output;     // [width, Hq*Dv]
@@ -29,8 +29,8 @@ struct LayerWeights {
 struct DecoderWeights {
   nn::WeightMatrix embedding;  // [vocabulary, width]
   std::vector<LayerWeights> layer;
-  Vector output_norm;          // [width]
-  nn::WeightMatrix head;       // [vocabulary, width]; the embedding itself where the file has no output.weight
+  Vector output_norm;     // [width]
+  nn::WeightMatrix head;  // [vocabulary, width]; the embedding itself where the file has no output.weight
 };
 
 /// Throws FormatError for a tensor that is missing, has another shape, or is not understood: a weight that is silently left out

@@ -21,9 +21,8 @@ template <class Body>
 void for_pieces(std::int64_t count, std::int64_t piece, const Body& body) {
   const std::int64_t tasks = (count + piece - 1) / piece;
   const int threads = tasks > 1 ? base::num_threads() : 1;
-  base::parallel_for(tasks, threads, [&](std::int64_t task, int /*thread*/) noexcept {
-    body(task * piece, std::min(count, (task + 1) * piece));
-  });
+  base::parallel_for(tasks, threads,
+                     [&](std::int64_t task, int /*thread*/) noexcept { body(task * piece, std::min(count, (task + 1) * piece)); });
 }
 
 }  // namespace
@@ -43,14 +42,12 @@ void add(float* y, const float* x, std::int64_t count) {
 
 void silu_multiply(float* gate, const float* up, std::int64_t count) {
   const auto kernel = active().silu_multiply;
-  for_pieces(count, kTaskValues,
-             [&](std::int64_t begin, std::int64_t end) noexcept { kernel(gate + begin, up + begin, end - begin); });
+  for_pieces(count, kTaskValues, [&](std::int64_t begin, std::int64_t end) noexcept { kernel(gate + begin, up + begin, end - begin); });
 }
 
 void gelu_tanh_multiply(float* gate, const float* up, std::int64_t count) {
   const auto kernel = active().gelu_tanh_multiply;
-  for_pieces(count, kTaskValues,
-             [&](std::int64_t begin, std::int64_t end) noexcept { kernel(gate + begin, up + begin, end - begin); });
+  for_pieces(count, kTaskValues, [&](std::int64_t begin, std::int64_t end) noexcept { kernel(gate + begin, up + begin, end - begin); });
 }
 
 }  // namespace heed::nn

@@ -36,8 +36,10 @@ struct SimdOps {
 
 }  // namespace heed::test
 
-#define HEED_DECLARE_SIMD_OPS(isa) \
-  namespace heed::kernels::isa { extern const heed::test::SimdOps simd_ops; }
+#define HEED_DECLARE_SIMD_OPS(isa)           \
+  namespace heed::kernels::isa {             \
+  extern const heed::test::SimdOps simd_ops; \
+  }
 HEED_DECLARE_SIMD_OPS(generic)
 HEED_DECLARE_SIMD_OPS(neon)
 HEED_DECLARE_SIMD_OPS(avx2)

@@ -37,9 +37,7 @@ static void ops_bytes(const std::uint8_t* x, float* as_unsigned, float* as_signe
   storeu(low, low_nibbles(x));
   storeu(high, high_nibbles(x));
 }
-static void ops_lookup(const float* table, const std::uint8_t* index, float* y) {
-  storeu(y, lookup(table16(table), iload_bytes(index)));
-}
+static void ops_lookup(const float* table, const std::uint8_t* index, float* y) { storeu(y, lookup(table16(table), iload_bytes(index))); }
 static void ops_dot_bf16(const float* a_low, const float* a_high, const float* b_low, const float* b_high, float* y) {
   const IVec a = pack_bf16_pairs(loadu(a_low), loadu(a_high));
   const IVec b = pack_bf16_pairs(loadu(b_low), loadu(b_high));
@@ -47,9 +45,25 @@ static void ops_dot_bf16(const float* a_low, const float* a_high, const float* b
 }
 
 extern const heed::test::SimdOps simd_ops = {
-    kLanes, ops_exp2, ops_tanh,
-    ops_convert<bfloat16, float>, ops_convert<float16, float>, ops_convert<float, bfloat16>, ops_convert<float, float16>,
-    ops_load_partial<float>, ops_load_partial<bfloat16>, ops_load_partial<float16>,
-    ops_store_partial<float>, ops_store_partial<bfloat16>, ops_store_partial<float16>,
-    ops_select, ops_less, ops_reduce_add, ops_reduce_max, ops_transpose, ops_bytes, ops_lookup, ops_dot_bf16,
+    kLanes,
+    ops_exp2,
+    ops_tanh,
+    ops_convert<bfloat16, float>,
+    ops_convert<float16, float>,
+    ops_convert<float, bfloat16>,
+    ops_convert<float, float16>,
+    ops_load_partial<float>,
+    ops_load_partial<bfloat16>,
+    ops_load_partial<float16>,
+    ops_store_partial<float>,
+    ops_store_partial<bfloat16>,
+    ops_store_partial<float16>,
+    ops_select,
+    ops_less,
+    ops_reduce_add,
+    ops_reduce_max,
+    ops_transpose,
+    ops_bytes,
+    ops_lookup,
+    ops_dot_bf16,
 };

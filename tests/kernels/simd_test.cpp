@@ -76,10 +76,12 @@ TEST_P(Simd, Exp2IsWithinTwoUlp) {
 }
 
 TEST_P(Simd, Exp2OfSpecialValues) {
-  const std::array<float, 16> x = {-kInf, kInf, kNan, 0.0F, -0.0F, 1.0F, -126.0F, 127.0F, -1e5F, -3e38F, -200.0F, 1e5F, 3e38F, 128.0F, -5.0F, 10.0F};
+  const std::array<float, 16> x = {-kInf, kInf,   kNan,    0.0F, -0.0F, 1.0F,   -126.0F, 127.0F,
+                                   -1e5F, -3e38F, -200.0F, 1e5F, 3e38F, 128.0F, -5.0F,   10.0F};
   std::array<float, 16> y{};
   ops.exp2(x.data(), y.data(), 16);
-  const std::array<float, 16> expected = {0.0F, kInf, kNan, 1.0F, 1.0F, 2.0F, 0x1p-126F, 0x1p127F, 0.0F, 0.0F, 0.0F, kInf, kInf, kInf, 0x1p-5F, 1024.0F};
+  const std::array<float, 16> expected = {0.0F, kInf, kNan, 1.0F, 1.0F, 2.0F, 0x1p-126F, 0x1p127F,
+                                          0.0F, 0.0F, 0.0F, kInf, kInf, kInf, 0x1p-5F,   1024.0F};
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (std::isnan(expected[i])) {
       EXPECT_TRUE(std::isnan(y[i]));
@@ -117,7 +119,7 @@ TEST_P(Simd, WidensEveryHalf) {
   ops.widen_float16(half.data(), y.data(), 65536);
   for (std::size_t i = 0; i < bits.size(); ++i) {
     const int exponent = (bits[i] >> 10) & 31, mantissa = bits[i] & 1023;
-    const double magnitude = exponent == 31 ? (mantissa == 0 ? INFINITY : NAN)
+    const double magnitude = exponent == 31  ? (mantissa == 0 ? INFINITY : NAN)
                              : exponent == 0 ? std::ldexp(mantissa, -24)
                                              : std::ldexp(1024 + mantissa, exponent - 25);
     if (std::isnan(magnitude)) {
@@ -150,7 +152,8 @@ TEST_P(Simd, NarrowsToTheNearestEven) {
     x.push_back(std::bit_cast<float>((i << 16) | 0x8000U));
     x.push_back(static_cast<float>(std::ldexp(i + 0.5, -25)));
   }
-  for (const float special : {65504.0F, 65519.99F, 65520.0F, 3.4e38F, kInf, -kInf, kNan, -kNan, 0.0F, -0.0F, 5e-8F, 2.9e-8F, 1e-45F}) x.push_back(special);
+  for (const float special : {65504.0F, 65519.99F, 65520.0F, 3.4e38F, kInf, -kInf, kNan, -kNan, 0.0F, -0.0F, 5e-8F, 2.9e-8F, 1e-45F})
+    x.push_back(special);
   while (x.size() % 16 != 0) x.push_back(1.0F);
   const int n = static_cast<int>(x.size());
   std::vector<bfloat16> brain(x.size());
@@ -232,7 +235,8 @@ TEST_P(Simd, ReducesAndTransposes) {
   std::vector<float> turned = square;
   ops.transpose(turned.data());
   for (int i = 0; i < lanes; ++i) {
-    for (int j = 0; j < lanes; ++j) EXPECT_EQ(turned[static_cast<std::size_t>(i * lanes + j)], square[static_cast<std::size_t>(j * lanes + i)]);
+    for (int j = 0; j < lanes; ++j)
+      EXPECT_EQ(turned[static_cast<std::size_t>(i * lanes + j)], square[static_cast<std::size_t>(j * lanes + i)]);
   }
 }
 

@@ -27,15 +27,15 @@ struct WideCase {
   std::int32_t group = 1;
   std::int64_t head_dim = 8, value_dim = 8;
   DType q = DType::kFloat32, kv = DType::kFloat32;
-  Sees sees = {};  ///< empty: everything
+  Sees sees = {};       ///< empty: everything
   double scale = -1.0;  ///< -1: 1 / sqrt(D)
   double softcap = 0.0;
   bool bias = false, bias_masks = false, bias_16bit = false, alibi = false, sinks = false;
-  double magnitude = 1.0;        ///< of q
+  double magnitude = 1.0;  ///< of q
   std::int64_t query_offset = 0;
-  std::int64_t dim_stride = 1;   ///< of every tensor
-  std::int64_t row_padding = 0;  ///< elements between rows
-  std::int64_t segment_rows = 0; ///< 0: one segment
+  std::int64_t dim_stride = 1;    ///< of every tensor
+  std::int64_t row_padding = 0;   ///< elements between rows
+  std::int64_t segment_rows = 0;  ///< 0: one segment
   std::uint64_t seed = 1;
 };
 
@@ -136,7 +136,8 @@ class WideProblem {
       }
       run_begin.push_back(static_cast<std::int64_t>(runs.size()));
     }
-    plan = {.rows = rows, .keys = c.keys, .block_rows = block_rows, .run_begin = run_begin.data(), .runs = runs.data(), .bits = bits.data()};
+    plan = {
+        .rows = rows, .keys = c.keys, .block_rows = block_rows, .run_begin = run_begin.data(), .runs = runs.data(), .bits = bits.data()};
   }
 
   [[nodiscard]] kernels::ForwardProblem problem() {
@@ -162,7 +163,8 @@ class WideProblem {
     if (c.alibi) p.scoring.alibi_slopes = slopes.data();
     if (c.sinks) p.scoring.sink_logits = sinks.data();
     p.scoring.query_offset = c.query_offset;
-    p.output = {out.at(0), c.q, out.row_stride() * c.group, out.row_stride(), out.dim_stride(), lse.data(), row_max.data(), c.group, 1, c.group, 1};
+    p.output = {out.at(0), c.q, out.row_stride() * c.group, out.row_stride(), out.dim_stride(), lse.data(), row_max.data(), c.group, 1,
+                c.group,   1};
     p.plan = &plan;
     return p;
   }
@@ -175,7 +177,8 @@ class WideProblem {
     for (std::int64_t first = 0; first < blocks; first += super) {
       const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(super, blocks - first));
       const auto bytes = static_cast<std::size_t>(kernel.scratch_bytes(p, count));
-      const std::unique_ptr<std::byte, void (*)(void*)> scratch(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), std::free);
+      const std::unique_ptr<std::byte, void (*)(void*)> scratch(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)),
+                                                                std::free);
       std::fill_n(scratch.get(), bytes, std::byte{0xff});  // NaN wherever scratch is read before it is written
       kernel.run(p, first, count, scratch.get());
     }

@@ -66,8 +66,6 @@ inline double max_abs(const TensorView& a) {
 }
 
 /// Same shape and the same value in every element, NaN equal to NaN, +0 equal to -0.
-inline bool same_values(const TensorView& a, const TensorView& b) {
-  return a.shape() == b.shape() && max_abs_difference(a, b) == 0.0;
-}
+inline bool same_values(const TensorView& a, const TensorView& b) { return a.shape() == b.shape() && max_abs_difference(a, b) == 0.0; }
 
 }  // namespace heed::test

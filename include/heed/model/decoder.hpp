@@ -34,13 +34,13 @@ struct DecoderConfig {
   std::int64_t layers = 0, width = 0, ffn_width = 0, vocabulary = 0, context_length = 0;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   double norm_epsilon = 1e-5;
-  double embedding_scale = 1.0;                 ///< sqrt(width) for Gemma
-  std::optional<double> attention_scale = {};   ///< none: 1/sqrt(head_dim)
+  double embedding_scale = 1.0;                ///< sqrt(width) for Gemma
+  std::optional<double> attention_scale = {};  ///< none: 1/sqrt(head_dim)
   std::optional<double> attention_softcap = {}, final_softcap = {};
   Activation activation = Activation::kSilu;
   RopePairing pairing = RopePairing::kHalf;
-  std::vector<RopeConfig> ropes;                ///< the distinct rotations of the model's layers
-  std::vector<LayerConfig> layer;               ///< [layers]
+  std::vector<RopeConfig> ropes;   ///< the distinct rotations of the model's layers
+  std::vector<LayerConfig> layer;  ///< [layers]
 };
 /// Throws FormatError naming the key.
 [[nodiscard]] HEED_API DecoderConfig read_config(const GgufFile& file);
@@ -85,8 +85,7 @@ class HEED_API Session {
   std::span<const float> feed(std::span<const Token> tokens);
 
   /// Feeds tokens and calls back with the logits after each of them, in order: [vocabulary] per call. For perplexity.
-  void feed_all(std::span<const Token> tokens,
-                const std::function<void(std::int64_t index, std::span<const float> logits)>& consume);
+  void feed_all(std::span<const Token> tokens, const std::function<void(std::int64_t index, std::span<const float> logits)>& consume);
 
  private:
   struct State;

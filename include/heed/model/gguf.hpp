@@ -19,7 +19,16 @@ namespace heed::model {
 
 /// Storage of a tensor; the numbers are ggml's. Block formats: docs/gguf.md.
 enum class GgmlType : std::uint32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kBF16 = 30,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBF16 = 30,
 };
 /// "Q4_1", ...
 [[nodiscard]] HEED_API const char* to_string(GgmlType type) noexcept;
@@ -38,8 +47,8 @@ struct GgufTensor {
 
 class GgufFile;
 /// A metadata value. Integers of any width arrive as int64 (uint64 above 2^63 - 1 is a FormatError); arrays are homogeneous.
-using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>, std::vector<double>,
-                               std::vector<bool>, std::vector<std::string>>;
+using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>, std::vector<double>, std::vector<bool>,
+                               std::vector<std::string>>;
 
 /// A memory-mapped file. Moves only.
 class HEED_API GgufFile {

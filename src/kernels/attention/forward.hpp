@@ -54,8 +54,8 @@ struct OutputRows {
   void* out = nullptr;
   DType dtype = DType::kFloat32;
   std::int64_t token_stride = 0, head_stride = 0, dim_stride = 1;
-  float* lse = nullptr;      ///< may be null
-  float* row_max = nullptr;  ///< may be null
+  float* lse = nullptr;                                            ///< may be null
+  float* row_max = nullptr;                                        ///< may be null
   std::int64_t lse_token_stride = 1, lse_head_stride = 0;          ///< of lse
   std::int64_t row_max_token_stride = 1, row_max_head_stride = 0;  ///< of row_max
 };
@@ -94,8 +94,7 @@ inline constexpr std::int32_t kNarrowRows = 15;
 struct NarrowKernel {
   std::int64_t (*scratch_bytes)(const ForwardProblem& problem) noexcept;
   /// All rows over keys [piece * kPieceKeys, ...) into `state`. The problem's plan has one row block (block_rows = rows).
-  void (*run_piece)(const ForwardProblem& problem, std::int64_t piece, const PartialState& state,
-                    std::byte* scratch) noexcept;
+  void (*run_piece)(const ForwardProblem& problem, std::int64_t piece, const PartialState& state, std::byte* scratch) noexcept;
   /// Joins the states of pieces 0 .. pieces-1 in that order, adds the sink, divides, rounds, writes the output.
   /// states[i].max is at base.max + i * rows, states[i].out at base.out + i * rows * Dv.
   void (*combine)(const ForwardProblem& problem, const PartialState& base, std::int64_t pieces) noexcept;

@@ -22,12 +22,13 @@ struct TileRun {
 
 /// One (batch, KV head) class. Row r is packed: token r / group, query head r % group of the KV head's group.
 struct TilePlan {
-  std::int64_t rows = 0;       ///< tokens * group
-  std::int64_t keys = 0;       ///< keys that exist (kv_length)
-  std::int32_t block_rows = 0; ///< <= kMaxBlockRows
+  std::int64_t rows = 0;                    ///< tokens * group
+  std::int64_t keys = 0;                    ///< keys that exist (kv_length)
+  std::int32_t block_rows = 0;              ///< <= kMaxBlockRows
   const std::int64_t* run_begin = nullptr;  ///< [row blocks + 1]: runs of row block i are runs[run_begin[i] .. run_begin[i + 1])
   const TileRun* runs = nullptr;            ///< rising and disjoint within a row block; tiles without a visible slot are absent
-  const std::uint64_t* bits = nullptr;      ///< [mixed tiles][kBlockKeys]: bit r of word j is set when row r of the block sees key j of the tile
+  const std::uint64_t* bits =
+      nullptr;  ///< [mixed tiles][kBlockKeys]: bit r of word j is set when row r of the block sees key j of the tile
 };
 
 }  // namespace heed::kernels

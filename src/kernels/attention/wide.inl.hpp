@@ -17,9 +17,9 @@ HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n
 
 /// Sizes of the scratch parts, in floats; every part starts on a cache line.
 struct WideSizes {
-  std::int64_t words;        ///< of D
-  std::int64_t padded_dims;  ///< Dv in whole register tiles
-  std::int64_t key_row, value_row;  ///< of copied rows: one line more than the row, else rows of 1024 floats share few cache sets
+  std::int64_t words;                   ///< of D
+  std::int64_t padded_dims;             ///< Dv in whole register tiles
+  std::int64_t key_row, value_row;      ///< of copied rows: one line more than the row, else rows of 1024 floats share few cache sets
   std::int64_t panel, out, row_values;  ///< of one row block
   std::int64_t block, scores, keys, values;
 };
@@ -48,9 +48,9 @@ struct WideCall {
   Recipe recipe;
   RowBlock blocks[kSuperBlock];
   int count;
-  float* scores;   ///< [kBlockKeys + tile][kBlockRows], then the weights
-  float* bias;     ///< [kBlockKeys][kBlockRows]
-  float* keys;     ///< copies
+  float* scores;  ///< [kBlockKeys + tile][kBlockRows], then the weights
+  float* bias;    ///< [kBlockKeys][kBlockRows]
+  float* keys;    ///< copies
   float* values;
   Prefetcher ahead;
   std::uint64_t visible[kBlockKeys + 1];  ///< mask bits and the bias's -inf together

@@ -162,8 +162,8 @@ HEED_INLINE void prefetch_some(Prefetcher& f) {
 }
 
 /// Copies rows to `to` [count][row_floats], widened; the padding up to `padded` elements is 0.
-static void widen_rows(const std::byte** rows, int count, DType dtype, std::int64_t stride, std::int64_t elements,
-                       std::int64_t padded, float* to, std::int64_t row_floats) noexcept {
+static void widen_rows(const std::byte** rows, int count, DType dtype, std::int64_t stride, std::int64_t elements, std::int64_t padded,
+                       float* to, std::int64_t row_floats) noexcept {
   for (int i = 0; i < count; ++i) {
     float* row = to + i * row_floats;
     for (std::int64_t e = 0; e < padded; e += kLanes) {
@@ -188,8 +188,8 @@ static void copy_pair_rows(const std::byte** rows, int count, std::int64_t strid
 }
 
 /// Row pairs (2w, 2w + 1) of bfloat16 values as words `to` [words][row_floats]: low half the even key, high half the odd one, 0 when missing.
-static void pair_value_rows(const std::byte** rows, int count, std::int64_t stride, std::int64_t elements, std::int64_t padded,
-                            float* to, std::int64_t row_floats) noexcept {
+static void pair_value_rows(const std::byte** rows, int count, std::int64_t stride, std::int64_t elements, std::int64_t padded, float* to,
+                            std::int64_t row_floats) noexcept {
   for (int i = 0; i < count; i += 2) {
     float* row = to + i / 2 * row_floats;
     for (std::int64_t e = 0; e < padded; e += kLanes) {

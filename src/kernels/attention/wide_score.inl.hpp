@@ -6,17 +6,17 @@ constexpr float kLog2E = 1.44269504F;
 
 /// One row block of the super-block. Vectors of the block's rows are [vectors * kLanes].
 struct RowBlock {
-  float* panel;     ///< [words of D][vectors * kLanes]
-  float* out;       ///< [padded Dv][vectors * kLanes]
-  float* max;       ///< reference the weights are scaled to, log2 domain; -inf until a row meets a key
-  float* true_max;  ///< log2 domain
+  float* panel;      ///< [words of D][vectors * kLanes]
+  float* out;        ///< [padded Dv][vectors * kLanes]
+  float* max;        ///< reference the weights are scaled to, log2 domain; -inf until a row meets a key
+  float* true_max;   ///< log2 domain
   float* sum;        ///< of the weights as they meet V: rounded ones, where those are rounded, so that the rounding cancels in the quotient
   float* exact_sum;  ///< of the weights before that; for lse
-  float* slopes;    ///< ALiBi, times log2(e)
-  float* positions; ///< of the rows, relative to the key tile at hand
+  float* slopes;     ///< ALiBi, times log2(e)
+  float* positions;  ///< of the rows, relative to the key tile at hand
   std::int64_t first_row;
   int rows, vectors;
-  bool fresh;       ///< `out` holds nothing yet
+  bool fresh;                             ///< `out` holds nothing yet
   std::int64_t run, run_end, next_block;  ///< where its list of tiles stands
 };
 
@@ -57,7 +57,8 @@ static void load_bias(const ForwardProblem& p, const RowBlock& b, std::int64_t f
       for (int i = 0; i < kLanes; ++i) {
         const int row = j * kLanes + i;
         const std::int64_t r = b.first_row + row;
-        const std::int64_t offset = r / p.q.group * s.bias_token_stride + r % p.q.group * s.bias_head_stride + (first_key + k) * s.bias_key_stride;
+        const std::int64_t offset =
+            r / p.q.group * s.bias_token_stride + r % p.q.group * s.bias_head_stride + (first_key + k) * s.bias_key_stride;
         const auto* data = static_cast<const std::byte*>(s.bias) + offset * width;
         square[i] = row < b.rows ? mul(log2e, load_any(data, s.bias_dtype, s.bias_key_stride, n)) : zero();
       }

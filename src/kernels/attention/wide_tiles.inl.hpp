@@ -98,15 +98,15 @@ HEED_INLINE Vec hide(FloatProduct, Vec word, const std::uint64_t* visible, int f
 HEED_INLINE Vec hide(Bf16Product, Vec word, const std::uint64_t* visible, int first_lane) {
   const IVec pair = as_int(word);
   const Vec low = select(mask_from_bits(visible[0] >> first_lane), as_float(iand(pair, iset1(0xffff))), zero());
-  const Vec high = select(mask_from_bits(visible[1] >> first_lane),
-                          as_float(iand(pair, iset1(static_cast<std::int32_t>(0xffff0000U)))), zero());
+  const Vec high =
+      select(mask_from_bits(visible[1] >> first_lane), as_float(iand(pair, iset1(static_cast<std::int32_t>(0xffff0000U)))), zero());
   return as_float(ior(as_int(low), as_int(high)));
 }
 
 /// output_tile for a tile with masked slots over values that are not all finite: the same sums in the same order. Rare, so not tiled.
 template <class Product, int NV>
-[[gnu::noinline]] static void output_hiding(const float* weights, const std::byte* const* values, std::int64_t dims,
-                                            std::int64_t words, const std::uint64_t* visible, float* out, bool fresh) noexcept {
+[[gnu::noinline]] static void output_hiding(const float* weights, const std::byte* const* values, std::int64_t dims, std::int64_t words,
+                                            const std::uint64_t* visible, float* out, bool fresh) noexcept {
   for (std::int64_t d = 0; d < dims; ++d) {
     Vec c[NV];
     for (int j = 0; j < NV; ++j) c[j] = fresh ? zero() : load(out + (d * NV + j) * kLanes);

@@ -21,10 +21,18 @@ HEED_INLINE To bits_of(const From& from) {
   __builtin_memcpy(&to, &from, sizeof to);
   return to;
 }
-struct Floats16 { float x[16]; };
-struct Ints16 { std::int32_t x[16]; };
-struct Shorts16 { std::uint16_t x[16]; };
-struct Bytes16 { std::uint8_t x[16]; };
+struct Floats16 {
+  float x[16];
+};
+struct Ints16 {
+  std::int32_t x[16];
+};
+struct Shorts16 {
+  std::uint16_t x[16];
+};
+struct Bytes16 {
+  std::uint8_t x[16];
+};
 
 /// Only the rounding that the layer asks for: towards minus infinity, 0 for infinities.
 HEED_INLINE __m512 reduce_ps(__m512 a) {
@@ -52,8 +60,12 @@ HEED_INLINE __m256i low_words(__m512i a) {
 }
 /// Two 256-bit halves, which SIMDe has.
 HEED_INLINE __m256i narrow_to_half(__m512 a) {
-  struct Halves256 { __m256 x[2]; };
-  struct Halves128 { __m128i x[2]; };
+  struct Halves256 {
+    __m256 x[2];
+  };
+  struct Halves128 {
+    __m128i x[2];
+  };
   const auto halves = bits_of<Halves256>(a);
   const Halves128 r = {{simde_mm256_cvtps_ph(halves.x[0], 0), simde_mm256_cvtps_ph(halves.x[1], 0)}};
   return bits_of<__m256i>(r);

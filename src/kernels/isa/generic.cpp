@@ -11,4 +11,3 @@ namespace heed::kernels::generic {
 #include "kernels/simd/bf16dot_none.inl.hpp"
 #include HEED_TEXT
 }  // namespace heed::kernels::generic
-

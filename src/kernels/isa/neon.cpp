@@ -13,4 +13,3 @@ namespace heed::kernels::neon {
 #include "kernels/simd/bf16dot_none.inl.hpp"
 #include HEED_TEXT
 }  // namespace heed::kernels::neon
-

@@ -21,8 +21,14 @@ HEED_INLINE IVec iadd(IVec a, IVec b) { return _mm256_add_epi32(a, b); }
 HEED_INLINE IVec isub(IVec a, IVec b) { return _mm256_sub_epi32(a, b); }
 HEED_INLINE IVec iand(IVec a, IVec b) { return _mm256_and_si256(a, b); }
 HEED_INLINE IVec ior(IVec a, IVec b) { return _mm256_or_si256(a, b); }
-template <int N> HEED_INLINE IVec shift_left(IVec a) { return _mm256_slli_epi32(a, N); }
-template <int N> HEED_INLINE IVec shift_right(IVec a) { return _mm256_srli_epi32(a, N); }  // zeros come in
+template <int N>
+HEED_INLINE IVec shift_left(IVec a) {
+  return _mm256_slli_epi32(a, N);
+}
+template <int N>
+HEED_INLINE IVec shift_right(IVec a) {
+  return _mm256_srli_epi32(a, N);
+}  // zeros come in
 HEED_INLINE Vec as_float(IVec a) { return _mm256_castsi256_ps(a); }
 HEED_INLINE IVec as_int(Vec a) { return _mm256_castps_si256(a); }
 HEED_INLINE Vec to_float(IVec a) { return _mm256_cvtepi32_ps(a); }
@@ -159,7 +165,9 @@ HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale scale) { return mul(p, scale); }
 // --- quantised blocks
 
 /// Four float16 in 8 bytes.
-HEED_INLINE void widen_four_halves(float* to, const void* halves) { _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(static_cast<const __m128i*>(halves)))); }
+HEED_INLINE void widen_four_halves(float* to, const void* halves) {
+  _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(static_cast<const __m128i*>(halves))));
+}
 /// a + b where set, else a.
 HEED_INLINE Vec add_where(Mask m, Vec a, Vec b) { return add(a, _mm256_and_ps(as_float(m), b)); }
 /// scale * q + offset for the 16 values of q.
@@ -167,9 +175,5 @@ struct Levels16 {
   Vec scale, offset;
 };
 HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {scale, offset}; }
-HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) {
-  return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset);
-}
-HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) {
-  return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset);
-}
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) { return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset); }
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) { return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset); }

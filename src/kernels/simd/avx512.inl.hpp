@@ -60,8 +60,14 @@ HEED_INLINE IVec iadd(IVec a, IVec b) { return _mm512_add_epi32(a, b); }
 HEED_INLINE IVec isub(IVec a, IVec b) { return _mm512_sub_epi32(a, b); }
 HEED_INLINE IVec iand(IVec a, IVec b) { return _mm512_and_si512(a, b); }
 HEED_INLINE IVec ior(IVec a, IVec b) { return _mm512_or_si512(a, b); }
-template <int N> HEED_INLINE IVec shift_left(IVec a) { return _mm512_slli_epi32(a, N); }
-template <int N> HEED_INLINE IVec shift_right(IVec a) { return _mm512_srli_epi32(a, N); }  // zeros come in
+template <int N>
+HEED_INLINE IVec shift_left(IVec a) {
+  return _mm512_slli_epi32(a, N);
+}
+template <int N>
+HEED_INLINE IVec shift_right(IVec a) {
+  return _mm512_srli_epi32(a, N);
+}  // zeros come in
 HEED_INLINE Vec as_float(IVec a) { return _mm512_castsi512_ps(a); }
 HEED_INLINE IVec as_int(Vec a) { return _mm512_castps_si512(a); }
 HEED_INLINE Vec to_float(IVec a) { return _mm512_cvtepi32_ps(a); }
@@ -82,9 +88,7 @@ HEED_INLINE Vec loadu(const bfloat16* p) { return widen_bfloat16(load_32_bytes(p
 HEED_INLINE Vec loadu(const float16* p) { return _mm512_cvtph_ps(load_32_bytes(p)); }
 HEED_INLINE Vec load_partial(const bfloat16* p, int n) { return widen_bfloat16(_mm256_maskz_loadu_epi16(low_mask(n), p)); }
 HEED_INLINE Vec load_partial(const float16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(low_mask(n), p)); }
-HEED_INLINE __m256i narrow_bfloat16(Vec x) {
-  return _mm512_cvtepi32_epi16(shift_right<16>(round_bf16(x)));
-}
+HEED_INLINE __m256i narrow_bfloat16(Vec x) { return _mm512_cvtepi32_epi16(shift_right<16>(round_bf16(x))); }
 HEED_INLINE __m256i narrow_float16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 HEED_INLINE void storeu(bfloat16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bfloat16(x)); }
 HEED_INLINE void storeu(float16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_float16(x)); }
@@ -146,7 +150,9 @@ HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale x) { return _mm512_scalef_ps(p, x); 
 // --- quantised blocks
 
 /// Four float16 in 8 bytes.
-HEED_INLINE void widen_four_halves(float* to, const void* halves) { _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(static_cast<const __m128i*>(halves)))); }
+HEED_INLINE void widen_four_halves(float* to, const void* halves) {
+  _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(static_cast<const __m128i*>(halves))));
+}
 /// a + b where set, else a.
 HEED_INLINE Vec add_where(Mask m, Vec a, Vec b) { return _mm512_mask_add_ps(a, m, a, b); }
 /// scale * q + offset for the 16 values of q, as a table: a nibble then costs one permutation, which ignores the upper index bits.

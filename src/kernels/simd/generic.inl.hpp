@@ -47,8 +47,14 @@ HEED_INLINE IVec iadd(IVec a, IVec b) { return (IVec)((UVec)a + (UVec)b); }
 HEED_INLINE IVec isub(IVec a, IVec b) { return (IVec)((UVec)a - (UVec)b); }
 HEED_INLINE IVec iand(IVec a, IVec b) { return a & b; }
 HEED_INLINE IVec ior(IVec a, IVec b) { return a | b; }
-template <int N> HEED_INLINE IVec shift_left(IVec a) { return (IVec)((UVec)a << N); }
-template <int N> HEED_INLINE IVec shift_right(IVec a) { return (IVec)((UVec)a >> N); }  // zeros come in
+template <int N>
+HEED_INLINE IVec shift_left(IVec a) {
+  return (IVec)((UVec)a << N);
+}
+template <int N>
+HEED_INLINE IVec shift_right(IVec a) {
+  return (IVec)((UVec)a >> N);
+}  // zeros come in
 HEED_INLINE Vec as_float(IVec a) { return (Vec)a; }
 HEED_INLINE IVec as_int(Vec a) { return (IVec)a; }
 HEED_INLINE Vec to_float(IVec a) { return __builtin_convertvector(a, Vec); }
@@ -169,9 +175,5 @@ struct Levels16 {
   Vec scale, offset;
 };
 HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {scale, offset}; }
-HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) {
-  return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset);
-}
-HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) {
-  return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset);
-}
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) { return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset); }
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) { return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset); }

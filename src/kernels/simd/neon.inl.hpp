@@ -50,9 +50,7 @@ HEED_INLINE Mask mask_and(Mask a, Mask b) { return vandq_u32(a, b); }
 HEED_INLINE Mask mask_or(Mask a, Mask b) { return vorrq_u32(a, b); }
 HEED_INLINE Mask mask_not(Mask a) { return vmvnq_u32(a); }
 /// Bit i of `bits` for lane i; higher bits are ignored.
-HEED_INLINE Mask mask_from_bits(std::uint64_t bits) {
-  return vtstq_u32(vdupq_n_u32(static_cast<std::uint32_t>(bits)), Mask{1, 2, 4, 8});
-}
+HEED_INLINE Mask mask_from_bits(std::uint64_t bits) { return vtstq_u32(vdupq_n_u32(static_cast<std::uint32_t>(bits)), Mask{1, 2, 4, 8}); }
 HEED_INLINE std::uint64_t mask_bits(Mask m) { return vaddvq_u32(vandq_u32(m, Mask{1, 2, 4, 8})); }
 HEED_INLINE bool any(Mask m) { return vmaxvq_u32(m) != 0; }
 HEED_INLINE bool all(Mask m) { return vminvq_u32(m) != 0; }
@@ -64,8 +62,12 @@ HEED_INLINE IVec iadd(IVec a, IVec b) { return vaddq_s32(a, b); }
 HEED_INLINE IVec isub(IVec a, IVec b) { return vsubq_s32(a, b); }
 HEED_INLINE IVec iand(IVec a, IVec b) { return vandq_s32(a, b); }
 HEED_INLINE IVec ior(IVec a, IVec b) { return vorrq_s32(a, b); }
-template <int N> HEED_INLINE IVec shift_left(IVec a) { return vshlq_n_s32(a, N); }
-template <int N> HEED_INLINE IVec shift_right(IVec a) {  // zeros come in
+template <int N>
+HEED_INLINE IVec shift_left(IVec a) {
+  return vshlq_n_s32(a, N);
+}
+template <int N>
+HEED_INLINE IVec shift_right(IVec a) {  // zeros come in
   return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), N));
 }
 HEED_INLINE Vec as_float(IVec a) { return vreinterpretq_f32_s32(a); }
@@ -115,9 +117,7 @@ HEED_INLINE Vec loadu(const bfloat16* p) { return widen_bfloat16(load_4_halves(p
 HEED_INLINE Vec loadu(const float16* p) { return widen_float16(load_4_halves(p)); }
 HEED_INLINE Vec load_partial(const bfloat16* p, int n) { return widen_bfloat16(load_partial_16bit(p, n)); }
 HEED_INLINE Vec load_partial(const float16* p, int n) { return widen_float16(load_partial_16bit(p, n)); }
-HEED_INLINE uint16x4_t narrow_bfloat16(Vec x) {
-  return vmovn_u32(vreinterpretq_u32_s32(shift_right<16>(round_bf16(x))));
-}
+HEED_INLINE uint16x4_t narrow_bfloat16(Vec x) { return vmovn_u32(vreinterpretq_u32_s32(shift_right<16>(round_bf16(x)))); }
 HEED_INLINE uint16x4_t narrow_float16(Vec x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
 HEED_INLINE void storeu(bfloat16* p, Vec x) { store_4_halves(p, narrow_bfloat16(x)); }
 HEED_INLINE void storeu(float16* p, Vec x) { store_4_halves(p, narrow_float16(x)); }
@@ -172,9 +172,5 @@ struct Levels16 {
   Vec scale, offset;
 };
 HEED_INLINE Levels16 levels16(Vec scale, Vec offset) { return {scale, offset}; }
-HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) {
-  return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset);
-}
-HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) {
-  return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset);
-}
+HEED_INLINE Vec low_level(const Levels16& levels, IVec bytes) { return fma(to_float(iand(bytes, iset1(15))), levels.scale, levels.offset); }
+HEED_INLINE Vec high_level(const Levels16& levels, IVec bytes) { return fma(to_float(shift_right<4>(bytes)), levels.scale, levels.offset); }
