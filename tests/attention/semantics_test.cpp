@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -258,6 +259,18 @@ TEST(Semantics, Row04_MaskedSlotsNeverMatter) {
         EXPECT_TRUE(same_bits(run_forward(q, k, bad_v, c.options), clean)) << value;
       }
     }
+  });
+}
+
+// Only -inf masks. Frameworks pad with their lowest finite number: a row that has nothing else still gets its mean, as in torch.
+TEST(Semantics, Row04_AFiniteBiasNeverMasks) {
+  const Tensor lowest = filled(DType::kFloat32, {90}, std::numeric_limits<float>::lowest());
+  everywhere([&](DType dtype, Kind kind) {
+    const std::int64_t heads = group_for(kind, 2);
+    const Tensor q = filled(dtype, {1, 2, heads, 4}, 1.0), k = filled(dtype, {1, 90, 1, 4}, 1.0), v = filled(dtype, {1, 90, 1, 3}, 0.5);
+    const Forward got = run_forward(q, k, v, {.bias = lowest});
+    EXPECT_TRUE(same_values(got.out, filled(dtype, {1, 2, heads, 3}, 0.5)));
+    EXPECT_TRUE(std::isfinite(max_abs(got.lse)) && std::isfinite(max_abs(got.row_max)));
   });
 }
 

@@ -112,7 +112,7 @@ static std::uint64_t finish_row(const ForwardProblem& problem, const Piece& p, c
     if (s.softcap > 0.0F) x = mul(tanh(x), set1(s.softcap * kLog2E));
     if (s.bias != nullptr) {
       const Vec bias = load_bias(s, bias_offset, first + j, n);
-      x = fma(bias, set1(kLog2E), x);
+      x = fma(max(set1(-2.3e38F), bias), set1(kLog2E), x);  // a finite bias stays finite: only -inf itself masks; NaN passes
       shown &= ~(mask_bits(cmp_eq(bias, set1(kMinusInfinity))) << j);
     }
     if (s.alibi_slopes != nullptr) {

@@ -45,11 +45,16 @@ struct Visible {
   const std::uint64_t* bits;  ///< [kBlockKeys], null: all rows see all of these keys
 };
 
+/// Times log2(e). Only -inf itself masks: a smaller finite number (frameworks pad with their lowest) must not become -inf on the way.
+HEED_INLINE Vec bias_in_log2(Vec x) {
+  const Vec finite = mul(set1(kLog2E), max(set1(-2.3e38F), x));  // the operand order lets NaN through
+  return select(cmp_eq(x, set1(-__builtin_inff())), x, finite);
+}
+
 /// Bias of the tile's slots as [key][vectors * kLanes], times log2(e).
 static void load_bias(const ForwardProblem& p, const RowBlock& b, std::int64_t first_key, int count, float* bias) noexcept {
   const Scoring& s = p.scoring;
   const std::int64_t width = bytes_of(s.bias_dtype);
-  const Vec log2e = set1(kLog2E);
   for (int j = 0; j < b.vectors; ++j) {
     for (int k = 0; k < count; k += kLanes) {
       const int n = count - k < kLanes ? count - k : kLanes;
@@ -60,7 +65,7 @@ static void load_bias(const ForwardProblem& p, const RowBlock& b, std::int64_t f
         const std::int64_t offset =
             r / p.q.group * s.bias_token_stride + r % p.q.group * s.bias_head_stride + (first_key + k) * s.bias_key_stride;
         const auto* data = static_cast<const std::byte*>(s.bias) + offset * width;
-        square[i] = row < b.rows ? mul(log2e, load_any(data, s.bias_dtype, s.bias_key_stride, n)) : zero();
+        square[i] = row < b.rows ? bias_in_log2(load_any(data, s.bias_dtype, s.bias_key_stride, n)) : zero();
       }
       transpose(square);
       for (int i = 0; i < n; ++i) store(bias + ((k + i) * b.vectors + j) * kLanes, square[i]);
