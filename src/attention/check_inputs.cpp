@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <numbers>
 #include <string>
 
 #include "attention/arguments.hpp"
@@ -151,10 +152,11 @@ void check_mask(const Arguments& a, const Sizes& s) {
   }
 }
 
-/// Kernels compute in float32: a number that is infinite or, where it must not be, zero there is as bad as one that is so in float64.
+/// Kernels compute in float32 and multiply by log2(e): a number that is infinite or, where it must not be, zero there is as bad as one that
+/// is so in float64.
 void check_range(const Arguments& a, const char* name, double magnitude, double least, const char* expected) {
   const bool wide = a.q.dtype() == DType::kFloat64;
-  const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max() / std::numbers::log2e;
   if (!(magnitude >= least && magnitude <= most)) throw_invalid(a.function, name, expected, number(magnitude));
 }
 

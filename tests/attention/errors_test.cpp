@@ -177,12 +177,12 @@ TEST(Errors, Types) {
 
 TEST(Errors, Scalars) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  for (const double scale : {nan, infinity, -infinity, 1e39, -1e300}) {
+  for (const double scale : {nan, infinity, -infinity, 1e39, -1e300, 3e38}) {
     Call c;
     c.options.scale = scale;
     c.expect("scale", "finite");
   }
-  for (const double cap : {0.0, -1.0, nan, infinity, 1e-39, 1e39}) {
+  for (const double cap : {0.0, -1.0, nan, infinity, 1e-39, 1e39, 3e38}) {
     Call c;
     c.options.softcap = cap;
     c.expect("softcap", "above 0");
