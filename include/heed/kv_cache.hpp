@@ -44,6 +44,8 @@ struct KvCacheConfig {
 ///   cache.append(0, k0, v0); out = attention(q0, cache.layer(0), {.mask = Mask::causal()});
 ///   cache.append(1, k1, v1); ...
 ///   cache.commit(n);
+///
+/// A cache that was moved from may only be destroyed or assigned to.
 class HEED_API KvCache {
  public:
   explicit KvCache(const KvCacheConfig& config);

@@ -34,6 +34,11 @@ class HEED_API Mask {
  public:
   /// Every key.
   Mask();
+  /// A move copies, so that a mask that was moved from is still one.
+  Mask(const Mask&) = default;
+  Mask& operator=(const Mask&) = default;
+  ~Mask() = default;
+
   static Mask none();
   /// j <= p.
   static Mask causal();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every way in which q, k, v and the options can be wrong.
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <numbers>
 #include <string>
@@ -13,16 +12,10 @@
 namespace heed::front {
 namespace {
 
+using base::number;
 using base::throw_invalid;
 
 std::string text(std::int64_t value) { return std::to_string(value); }
-
-/// std::to_string would print 1e-300 as 0.000000 and 1e300 as 300 digits.
-std::string number(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%g", value);
-  return digits;
-}
 
 void check_rank(const Arguments& a, const char* name, const TensorView& view, const char* axes) {
   if (!view) throw_invalid(a.function, name, std::string("a tensor ") + axes, "none");
@@ -30,6 +23,19 @@ void check_rank(const Arguments& a, const char* name, const TensorView& view, co
   for (const std::int64_t size : view.shape()) {
     if (size < 0) throw_invalid(a.function, name, "sizes of at least 0", to_string(view.shape()));
   }
+}
+
+/// Memory behind every tensor, before anything of it is read.
+void check_memory(const Arguments& a) {
+  const AttentionOptions& o = a.options;
+  base::require_memory(a.function, "q", a.q);
+  base::require_memory(a.function, "k", a.k);
+  base::require_memory(a.function, "v", a.v);
+  base::require_memory(a.function, "bias", o.bias);
+  base::require_memory(a.function, "alibi_slopes", o.alibi_slopes);
+  base::require_memory(a.function, "sink_logits", o.sink_logits);
+  base::require_memory(a.function, "query_offset", o.query_offset);
+  base::require_memory(a.function, "kv_lengths", o.kv_lengths);
 }
 
 void check_axis(const Arguments& a, const char* name, const TensorView& view, int axis, std::int64_t size, const char* meaning) {
@@ -197,6 +203,7 @@ Sizes check_inputs(const Arguments& a) {
                        .group = a.q.size(2) / a.k.size(2),
                        .head_dim = a.q.size(3),
                        .value_dim = a.v.size(3)};
+  check_memory(a);
   check_scalars(a);
   check_mask(a, sizes);
   check_bias(a, sizes);

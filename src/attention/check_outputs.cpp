@@ -105,6 +105,7 @@ void check_output(const Arguments& a, const Named& output, DType dtype, const Sh
   const TensorView& view = output.view;
   if (view.dtype() != dtype) throw_invalid(a.function, output.name, to_string(dtype), to_string(view.dtype()));
   if (view.shape() != shape) throw_invalid(a.function, output.name, to_string(shape), to_string(view.shape()));
+  base::require_memory(a.function, output.name, view);
   if (overlaps_itself(view)) {
     throw_invalid(a.function, output.name, "strides that give every element its own memory", "strides " + to_string(view.strides()));
   }

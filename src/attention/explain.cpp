@@ -56,8 +56,9 @@ std::string path_text(const front::Choice& choice, const front::Sizes& s, DType 
 
 std::string explain(const Shape& q, const Shape& k, DType dtype, const AttentionOptions& options) {
   // Views without memory: the checks read shapes and types only, and the options' own small tensors.
-  const TensorView query(static_cast<const void*>(nullptr), dtype, q);
-  const TensorView key(static_cast<const void*>(nullptr), dtype, k);
+  const char never_read = 0;
+  const TensorView query(static_cast<const void*>(&never_read), dtype, q);
+  const TensorView key(static_cast<const void*>(&never_read), dtype, k);
   const front::Sizes sizes = front::check_inputs({"explain", query, key, key, options});
   const front::Choice choice = front::choose(sizes, dtype, dtype, options);
   std::string text = path_text(choice, sizes, dtype, options) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) + ", " +

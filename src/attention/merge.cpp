@@ -2,6 +2,7 @@
 // Joins attention over disjoint sets of keys. Weights and sums are float64: the parts' own rounding is all the error there is.
 #include <heed/attention.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -45,10 +46,14 @@ struct Row {
   std::int64_t b, i, h;
 };
 
-/// log sum_n exp(lse_n)
+/// log sum_n exp(lse_n); NaN where a part has it, also beside parts without keys.
 double merged_lse(std::span<const AttentionState> states, const Row& row) {
   double largest = kMinusInfinity;
-  for (const AttentionState& state : states) largest = std::fmax(largest, element(state.lse, {row.b, row.h, row.i}));
+  for (const AttentionState& state : states) {
+    const double part = element(state.lse, {row.b, row.h, row.i});
+    if (std::isnan(part)) return part;
+    largest = std::max(largest, part);
+  }
   if (std::isinf(largest)) return largest;
   double sum = 0.0;
   for (const AttentionState& state : states) sum += std::exp(element(state.lse, {row.b, row.h, row.i}) - largest);

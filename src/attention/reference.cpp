@@ -179,6 +179,7 @@ void check_dout(const Arguments& a, const Sizes& s, const TensorView& dout) {
   if (!dout) base::throw_invalid(a.function, "dout", to_string(expected), "none");
   if (dout.shape() != expected) base::throw_invalid(a.function, "dout", to_string(expected), to_string(dout.shape()));
   if (!is_floating(dout.dtype())) base::throw_invalid(a.function, "dout", "a floating type", to_string(dout.dtype()));
+  base::require_memory(a.function, "dout", dout);
 }
 
 }  // namespace heed::front

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/message.hpp"
 
+#include <cstdio>
+
 #include <heed/error.hpp>
 
 namespace heed {
@@ -18,6 +20,17 @@ void throw_invalid(std::string_view function, std::string_view argument, const s
   std::string text(function);
   text.append(": ").append(argument).append(": expected ").append(expected).append(", got ").append(got);
   throw InvalidArgument(text);
+}
+
+void require_memory(std::string_view function, std::string_view argument, const TensorView& view) {
+  if (!view || view.data() != nullptr || element_count(view.shape()) == 0) return;
+  throw_invalid(function, argument, "memory for " + to_string(view.shape()), "a null pointer");
+}
+
+std::string number(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%g", value);
+  return digits;
 }
 
 }  // namespace heed::base

@@ -37,6 +37,12 @@ std::int64_t product(std::initializer_list<std::int64_t> factors) {
   return result;
 }
 
+std::int64_t sum(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  if (__builtin_add_overflow(a, b, &result)) throw std::bad_alloc();
+  return result;
+}
+
 void require(const char* field, std::int64_t least, std::int64_t value) {
   if (value < least) base::throw_invalid("KvCache", field, "at least " + std::to_string(least), std::to_string(value));
 }
@@ -55,7 +61,7 @@ KvCacheConfig checked(KvCacheConfig config) {
 /// Elements from one head to the next.
 std::int64_t head_elements(std::int64_t capacity, std::int64_t dim, std::int64_t element_bytes) {
   const std::int64_t per_line = kLineBytes / element_bytes;
-  return product({(product({capacity, dim}) + per_line - 1) / per_line, per_line});
+  return product({sum(product({capacity, dim}), per_line - 1) / per_line, per_line});
 }
 
 /// The rows of one head in a caller's tensor.
@@ -103,10 +109,12 @@ struct KvCache::State {
       : config(checked(wanted)), dtype(dtype_of_format(config.format)),
         key_head(head_elements(config.capacity_tokens, config.head_dim, size_bytes(dtype))),
         value_head(head_elements(config.capacity_tokens, config.value_dim, size_bytes(dtype))),
-        pending(static_cast<std::size_t>(config.layers), 0), memory(product({config.layers, layer_bytes()})) {}
+        memory(product({config.layers, layer_bytes()})), pending(static_cast<std::size_t>(config.layers), 0) {
+    static_cast<void>(product({config.layers, config.kv_heads, sum(config.head_dim, config.value_dim), size_bytes(dtype)}));
+  }
 
   [[nodiscard]] std::int64_t layer_bytes() const {
-    return product({config.batch, config.kv_heads, key_head + value_head, size_bytes(dtype)});
+    return product({config.batch, config.kv_heads, sum(key_head, value_head), size_bytes(dtype)});
   }
   [[nodiscard]] std::byte* keys(std::int64_t layer) const { return memory.data() + layer * layer_bytes(); }
   [[nodiscard]] std::byte* values(std::int64_t layer) const {
@@ -128,6 +136,7 @@ struct KvCache::State {
     if (!is_floating(source.dtype())) {
       base::throw_invalid("KvCache::append", name, "a floating dtype", to_string(source.dtype()));
     }
+    base::require_memory("KvCache::append", name, source);
   }
 
   /// Rows [first, first + n) of every head; `head` is the distance between heads.
@@ -157,8 +166,8 @@ struct KvCache::State {
   DType dtype;
   std::int64_t key_head, value_head;
   std::int64_t length = 0;
+  kv::LazyMemory memory;              // before `pending`: whatever is too large fails here, where nothing is touched yet
   std::vector<std::int64_t> pending;  // [layers] tokens since the last commit
-  kv::LazyMemory memory;
 };
 
 KvCache::KvCache(const KvCacheConfig& config) : state_(std::make_unique<State>(config)) {}

@@ -68,6 +68,7 @@ Mask Mask::block_sparse(const TensorView& layout, std::int64_t block) {
     base::throw_invalid(kFunction, "layout", "[rows, columns] or [Hq, rows, columns]", heed::to_string(layout.shape()));
   }
   if (block < 1) base::throw_invalid(kFunction, "block", "at least 1", std::to_string(block));
+  base::require_memory(kFunction, "layout", layout);
   const int axes = layout.rank();
   const std::int64_t heads = axes == 3 ? layout.size(0) : 1;
   const TensorView planes(layout.data(), DType::kBool, Shape{1, heads, layout.size(axes - 2), layout.size(axes - 1)},

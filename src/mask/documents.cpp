@@ -158,6 +158,7 @@ Mask Mask::documents(const TensorView& ids) {
   if (ids.size(ids.rank() - 1) >= kMostTokens) {
     base::throw_invalid(kFunction, "ids", "fewer than 2^31 tokens", heed::to_string(ids.shape()));
   }
+  base::require_memory(kFunction, "ids", ids);
   const std::int64_t batch = ids.rank() == 2 ? ids.size(0) : 1;
   std::vector<Sequence> sequences;
   for (std::int64_t b = 0; b < batch; ++b) sequences.push_back(read_sequence(ids, b));

@@ -85,6 +85,7 @@ Mask Mask::from_tensor(const TensorView& mask) {
   if (mask.rank() < 2 || mask.rank() > 4) {
     base::throw_invalid(kFunction, "mask", "[Lq, Lk], [Hq, Lq, Lk] or [B, Hq, Lq, Lk]", heed::to_string(mask.shape()));
   }
+  base::require_memory(kFunction, "mask", mask);
   const Axis batch = axis_from_right(mask, 3);
   const Axis heads = axis_from_right(mask, 2);
   const mask::Traits traits = {

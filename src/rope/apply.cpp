@@ -151,6 +151,8 @@ void check_tensors(const MutableTensorView& out, const TensorView& x) {
   if (out.dtype() != x.dtype()) {
     base::throw_invalid(kFunction, "out", std::string(to_string(x.dtype())) + " (dtype of x)", to_string(out.dtype()));
   }
+  base::require_memory(kFunction, "x", x);
+  base::require_memory(kFunction, "out", out);
 }
 
 void check_table(const char* name, const TensorView& table) {
@@ -158,6 +160,7 @@ void check_table(const char* name, const TensorView& table) {
     base::throw_invalid(kFunction, name, "[table length, rotary_dim / 2 or rotary_dim]", table ? to_string(table.shape()) : "nothing");
   }
   if (table.dtype() != DType::kFloat32) base::throw_invalid(kFunction, name, "float32", to_string(table.dtype()));
+  base::require_memory(kFunction, name, table);
 }
 
 /// A width of at most D/2 is a half-width table, a larger one a full-width table.
@@ -190,6 +193,7 @@ void check_positions(const Call& call) {
     base::throw_invalid(kFunction, "positions", to_string(Shape{length}) + " or " + to_string(Shape{batch, length}),
                         to_string(call.positions.shape()));
   }
+  base::require_memory(kFunction, "positions", call.positions);
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t l = 0; l < length; ++l) {
       const std::int64_t p = call.position(b, l);

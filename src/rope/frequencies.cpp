@@ -2,6 +2,7 @@
 // What a RopeConfig comes to: one angle per token and pair, and a magnitude. One overload per scaling rule; formulas are in rope.hpp.
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numbers>
 #include <string>
 #include <variant>
@@ -17,7 +18,7 @@ constexpr const char* kFunction = "rope_frequencies";
 
 void require_positive(const char* field, double value) {
   if (!(value > 0.0) || !std::isfinite(value)) {
-    base::throw_invalid(kFunction, field, "a finite number above 0", std::to_string(value));
+    base::throw_invalid(kFunction, field, "a finite number above 0", base::number(value));
   }
 }
 
@@ -34,7 +35,9 @@ void require_list(const char* field, std::int64_t pairs, const std::vector<doubl
 
 /// b^(-2i/d) for i < d/2.
 std::vector<double> plain(std::int64_t rotary_dim, double base) {
-  std::vector<double> theta(static_cast<std::size_t>(rotary_dim / 2));
+  std::vector<double> theta;
+  if (static_cast<std::size_t>(rotary_dim / 2) > theta.max_size()) throw std::bad_alloc();
+  theta.resize(static_cast<std::size_t>(rotary_dim / 2));
   for (std::size_t i = 0; i < theta.size(); ++i) {
     theta[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim));
   }
@@ -137,8 +140,8 @@ struct Resolver {
     require_positive("scaling.low_freq_factor", llama.low_freq_factor);
     require_positive("scaling.high_freq_factor", llama.high_freq_factor);
     if (llama.high_freq_factor <= llama.low_freq_factor) {
-      base::throw_invalid(kFunction, "scaling.high_freq_factor", "more than low_freq_factor " + std::to_string(llama.low_freq_factor),
-                          std::to_string(llama.high_freq_factor));
+      base::throw_invalid(kFunction, "scaling.high_freq_factor", "more than low_freq_factor " + base::number(llama.low_freq_factor),
+                          base::number(llama.high_freq_factor));
     }
     require_at_least("scaling.original_length", 1, llama.original_length);
     RopeFrequencies result{plain(config.rotary_dim, config.base)};
@@ -153,7 +156,7 @@ struct Resolver {
 
   RopeFrequencies operator()(const RopeProportional& rope) const {
     if (!(rope.proportion >= 0.0 && rope.proportion <= 1.0)) {
-      base::throw_invalid(kFunction, "scaling.proportion", "a number from 0 to 1", std::to_string(rope.proportion));
+      base::throw_invalid(kFunction, "scaling.proportion", "a number from 0 to 1", base::number(rope.proportion));
     }
     require_positive("scaling.factor", rope.factor);
     RopeFrequencies result{plain(config.rotary_dim, config.base)};
@@ -178,10 +181,15 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, std::int64_t length) 
     base::throw_invalid(kFunction, "rotary_dim", "an even number of at least 2", std::to_string(config.rotary_dim));
   }
   if (!(config.base > 1.0) || !std::isfinite(config.base)) {
-    base::throw_invalid(kFunction, "base", "a finite number above 1", std::to_string(config.base));
+    base::throw_invalid(kFunction, "base", "a finite number above 1", base::number(config.base));
   }
   require_at_least("length", 0, length);
-  return std::visit(Resolver{config, length}, config.scaling);
+  RopeFrequencies result = std::visit(Resolver{config, length}, config.scaling);
+  // Every number may be right by itself and their quotient no number.
+  double worst = result.magnitude;
+  for (const double theta : result.radians_per_token) worst = std::isfinite(theta) ? worst : theta;
+  if (!std::isfinite(worst)) base::throw_invalid(kFunction, "scaling", "finite frequencies and magnitude", base::number(worst));
+  return result;
 }
 
 }  // namespace heed

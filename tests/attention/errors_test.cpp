@@ -99,6 +99,37 @@ TEST(Errors, Shapes) {
   }
 }
 
+TEST(Errors, MemoryIsMissing) {
+  const auto nothing = [](const Shape& shape, DType dtype) { return TensorView(static_cast<const void*>(nullptr), dtype, shape); };
+  Call c;
+  const AttentionOptions cases[] = {{.bias = nothing({2, 4, 3, 5}, kF32)},
+                                    {.alibi_slopes = nothing({4}, kF32)},
+                                    {.sink_logits = nothing({4}, kF32)},
+                                    {.query_offset = nothing({2}, DType::kInt64)},
+                                    {.kv_lengths = nothing({2}, DType::kInt32)}};
+  const char* const names[] = {"bias", "alibi_slopes", "sink_logits", "query_offset", "kv_lengths"};
+  for (std::size_t n = 0; n < std::size(names); ++n) {
+    c.options = cases[n];
+    c.expect(names[n], "a null pointer");
+  }
+  const TensorView q = nothing({2, 3, 4, 8}, kF32), k = nothing({2, 5, 2, 8}, kF32), v = nothing({2, 5, 2, 6}, kF32);
+  Tensor out = zeros({2, 3, 4, 6});
+  expect_error("attention: q", "[2, 3, 4, 8]", [&] { static_cast<void>(attention(q, c.k, c.v)); });
+  expect_error("attention: k", "[2, 5, 2, 8]", [&] { static_cast<void>(attention(c.q, k, c.v)); });
+  expect_error("attention: v", "[2, 5, 2, 6]", [&] { static_cast<void>(attention(c.q, c.k, v)); });
+  expect_error("attention_into: out", "a null pointer", [&] {
+    attention_into({.out = MutableTensorView(static_cast<void*>(nullptr), kF32, {2, 3, 4, 6})}, c.q, c.k, c.v);
+  });
+  expect_error("attention_into: lse", "a null pointer", [&] {
+    attention_into({.out = out, .lse = MutableTensorView(static_cast<void*>(nullptr), kF32, {2, 4, 3})}, c.q, c.k, c.v);
+  });
+  const TensorView dout = nothing({2, 3, 4, 6}, kF32);
+  expect_error("attention_backward: dout", "a null pointer",
+               [&] { static_cast<void>(attention_backward(dout, c.q, c.k, c.v, attention_state(c.q, c.k, c.v))); });
+  // Without elements nothing is missing.
+  EXPECT_EQ(attention(nothing({2, 0, 4, 8}, kF32), c.k, c.v).shape(), (Shape{2, 0, 4, 6}));
+}
+
 TEST(Errors, HeadsAndHeadDims) {
   {
     Call c;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // merge_states: parts over disjoint keys against the whole.
 #include <array>
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -87,6 +89,21 @@ TEST(MergeStates, HugeLse) {
   const AttentionState merged = merge_states(states);
   EXPECT_NEAR(element(merged.out, {0, 0, 0, 0}), 7.0, 1e-9);
   EXPECT_NEAR(element(merged.lse, {0, 0, 0}), 1e5 + std::log(4.0), 1e-9);
+}
+
+// Were the NaN taken for a part without keys, the next merge would drop it.
+TEST(MergeStates, NanStaysBesidePartsWithoutKeys) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double other : {-kInfinity, 1.0, kInfinity}) {
+    std::vector<AttentionState> states;
+    for (const double lse : {other, std::numeric_limits<double>::quiet_NaN()}) {
+      states.push_back({Tensor::zeros(DType::kFloat64, {1, 1, 1, 1}), Tensor(DType::kFloat64, {1, 1, 1})});
+      states.back().lse.data_as<double>()[0] = lse;
+    }
+    const AttentionState merged = merge_states(states);
+    EXPECT_TRUE(std::isnan(element(merged.out, {0, 0, 0, 0})));
+    EXPECT_TRUE(std::isnan(element(merged.lse, {0, 0, 0})));
+  }
 }
 
 TEST(MergeStates, RefusesWhatDoesNotMatch) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -155,6 +156,8 @@ TEST(KvCache, ErrorsNameBothNumbersAndChangeNothing) {
   EXPECT_NE(message_of([&] { cache.append(1, {}, v); }).find("KvCache::append: k: "), std::string::npos);
   const Tensor ids = Tensor::zeros(DType::kInt32, {1, 4, 2, 4});
   EXPECT_EQ(message_of([&] { cache.append(1, ids, v); }), "KvCache::append: k: expected a floating dtype, got int32");
+  const TensorView nothing(static_cast<const void*>(nullptr), DType::kFloat32, {1, 4, 2, 4});
+  EXPECT_EQ(message_of([&] { cache.append(1, nothing, v); }), "KvCache::append: k: expected memory for [1, 4, 2, 4], got a null pointer");
   EXPECT_EQ(cache.layer(0).keys().size(1), 4);
   EXPECT_EQ(cache.layer(1).keys().size(1), 0);
   EXPECT_TRUE(same_values(cache.layer(0).keys(), k));
@@ -169,6 +172,12 @@ TEST(KvCache, BadConfigurationsNameTheField) {
   EXPECT_EQ(made({.head_dim = 1, .value_dim = -2}), "KvCache: value_dim: expected at least 1, got -2");
   EXPECT_EQ(made({.head_dim = 1, .capacity_tokens = -1}), "KvCache: capacity_tokens: expected at least 0, got -1");
   EXPECT_THROW(KvCache({.head_dim = std::int64_t{1} << 40, .capacity_tokens = std::int64_t{1} << 40}), std::bad_alloc);
+  // Keys and values fit by themselves; together they wrap around to less than nothing.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THROW(KvCache({.head_dim = 1, .capacity_tokens = kMost - 63}), std::bad_alloc);
+  EXPECT_THROW(KvCache({.head_dim = 1, .capacity_tokens = kMost}), std::bad_alloc);
+  EXPECT_THROW(KvCache({.kv_heads = kMost, .head_dim = 8}), std::bad_alloc);  // bytes_per_token
+  EXPECT_THROW(KvCache({.layers = 1 << 30, .batch = 1 << 20, .head_dim = 8, .capacity_tokens = 1 << 20}), std::bad_alloc);
 }
 
 TEST(KvCache, SizesAndNames) {

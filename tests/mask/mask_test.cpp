@@ -164,6 +164,13 @@ TEST(MaskAlgebra, Equality) {
   EXPECT_EQ(Mask(nullptr), Mask::none());
 }
 
+TEST(MaskAlgebra, MovedFromMasksStayMasks) {
+  Mask a = Mask::causal();
+  const Mask b = std::move(a);
+  EXPECT_EQ(a, b);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ((a & Mask::sink_tokens(2)).to_string(), "causal & sink_tokens 2");
+}
+
 TEST(MaskAlgebra, TrivialPartsFold) {
   EXPECT_EQ(~~Mask::causal(), Mask::causal());
   EXPECT_EQ(Mask::none() & Mask::causal(), Mask::causal());
@@ -238,6 +245,13 @@ TEST(MaskErrors, NameTheArgument) {
             }),
             "Mask::from_tensor: mask: expected bool, got float32");
   EXPECT_EQ(error_of([] { return Mask::per_head({}); }), "Mask::per_head: masks: expected one mask per query head, got no mask");
+  const auto nothing = [](DType dtype) { return TensorView(static_cast<const void*>(nullptr), dtype, Shape{2, 2}); };
+  EXPECT_EQ(error_of([&] { return Mask::documents(nothing(DType::kInt64)); }),
+            "Mask::documents: ids: expected memory for [2, 2], got a null pointer");
+  EXPECT_EQ(error_of([&] { return Mask::block_sparse(nothing(DType::kBool), 1); }),
+            "Mask::block_sparse: layout: expected memory for [2, 2], got a null pointer");
+  EXPECT_EQ(error_of([&] { return Mask::from_tensor(nothing(DType::kBool)); }),
+            "Mask::from_tensor: mask: expected memory for [2, 2], got a null pointer");
   EXPECT_THROW(static_cast<void>(Mask::documents(TensorView())), InvalidArgument);
   EXPECT_THROW(static_cast<void>(Mask::from_tensor(TensorView())), InvalidArgument);
 }

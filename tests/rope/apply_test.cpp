@@ -224,6 +224,10 @@ TEST(ApplyRopeDetails, ErrorsNameTheArgumentAndWriteNothing) {
   EXPECT_NE(
       message_of([&] { static_cast<void>(apply_rope({}, table.cos, table.sin, RopePairing::kHalf)); }).find("x: expected [B, L, H, D]"),
       std::string::npos);
+  const TensorView nothing(static_cast<const void*>(nullptr), DType::kFloat32, {3, 4});
+  EXPECT_EQ(run(nothing, table.sin, {}), "apply_rope: cos: expected memory for [3, 4], got a null pointer");
+  const TensorView no_positions(static_cast<const void*>(nullptr), DType::kInt64, {3});
+  EXPECT_EQ(run(table.cos, table.sin, no_positions), "apply_rope: positions: expected memory for [3], got a null pointer");
   EXPECT_TRUE(test::same_values(x, before));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every scaling rule against values computed outside of this project in float64, and against its own definition.
 #include <cmath>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -201,11 +202,17 @@ TEST(RopeFrequencies, ErrorsNameTheField) {
       {{4, 1e4, RopeLlama3{.low_freq_factor = 4.0}}, "scaling.high_freq_factor"},
       {{4, 1e4, RopeProportional{.proportion = 1.5}}, "scaling.proportion"},
       {{4, 1e4, RopeDivisors{{1.0}}}, "scaling.divisors"},
+      {{4, 1e4, RopeYarn{.factor = 2.0, .original_length = 8, .mscale = NAN, .mscale_all_dim = 1.0}}, "scaling"},
+      {{4, 1e4, RopeYarn{.factor = 2.0, .original_length = 8, .mscale = INFINITY, .mscale_all_dim = INFINITY}}, "scaling"},
+      {{4, 1e4, RopeNtk{.alpha = 1e-300}}, "scaling"},
+      {{4, 1e4, RopeDivisors{{1.0, 1e-320}}}, "scaling"},
   };
   for (const auto& [config, field] : cases) {
     EXPECT_EQ(message_of(config).rfind("rope_frequencies: " + std::string(field) + ": expected", 0), 0U) << message_of(config);
   }
   EXPECT_NE(message_of({.rotary_dim = 4}, -1).find("length"), std::string::npos);
+  EXPECT_EQ(message_of({.rotary_dim = 4, .base = 1e-300}), "rope_frequencies: base: expected a finite number above 1, got 1e-300");
+  EXPECT_THROW(static_cast<void>(rope_frequencies({.rotary_dim = std::int64_t{1} << 62}, 1)), std::bad_alloc);
 }
 
 TEST(RopeTable, AnglesAreFloat64AndMagnitudeIsInBoth) {
