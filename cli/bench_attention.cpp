@@ -190,6 +190,7 @@ int bench_attention(const AttentionBenchOptions& options) {
   const std::set<int> threads = options.threads > 0 ? std::set<int>{options.threads} : std::set<int>{1, get_num_threads()};
   const Sizes& sizes = options.quick ? kQuickSizes : kFullSizes;
   const int rounds = options.quick ? 3 : options.rounds;
+  if (!options.json.empty()) require_writable(options.json);
   Results results;
   note("prefill ...\n");
   bench_prefill(results, sizes, threads, rounds);

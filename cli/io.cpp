@@ -59,6 +59,12 @@ void write_text(const std::string& path, std::string_view text) {
   if (std::fclose(file.release()) != 0 || !written) throw_errno(errno, "cannot write " + path);
 }
 
+void require_writable(const std::string& path) {
+  if (path == "-") return;
+  const File file(std::fopen(path.c_str(), "ab"));
+  if (file == nullptr) throw_errno(errno, "cannot open " + path + " for writing");
+}
+
 void catch_signals() {
   struct sigaction interrupt = {};
   interrupt.sa_handler = on_interrupt;

@@ -21,6 +21,8 @@ void note(std::string_view text);
 [[nodiscard]] std::string read_text(const std::string& path);
 /// Replaces a file's content; "-" prints. Throws std::system_error that names the file.
 void write_text(const std::string& path, std::string_view text);
+/// Throws what write_text would, and keeps the file's content: to be asked before minutes of work, not after.
+void require_writable(const std::string& path);
 
 /// From now on the first Ctrl-C only sets interrupted(), the second one kills; a closed pipe gives an error instead of a signal.
 void catch_signals();

@@ -160,12 +160,12 @@ int run(const RunOptions& options) {
 void add_sampling(CLI::App& command, model::SamplingOptions& sampling) {
   const std::string group = "Sampling";
   command.add_option("--temperature", sampling.temperature, "0: always the likeliest token; higher: more varied (default: 0)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1000.0))
       ->type_name("T")
       ->group(group);
   command.add_option("--seed", sampling.seed, "The same seed gives the same text (default: 0)")->type_name("S")->group(group);
   command.add_option("--top-k", sampling.top_k, "Only the K likeliest tokens (default: 0, all)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, kMostTokens))
       ->type_name("K")
       ->group(group);
   command.add_option("--top-p", sampling.top_p, "Only the likeliest tokens that make up this share (default: 1, all)")

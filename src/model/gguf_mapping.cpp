@@ -14,7 +14,8 @@ namespace {
 
 class FileDescriptor {
  public:
-  explicit FileDescriptor(const std::string& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  /// O_NONBLOCK: opening a pipe that nobody writes to would wait for ever; files know no difference.
+  explicit FileDescriptor(const std::string& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~FileDescriptor() {
     if (value_ >= 0) ::close(value_);
   }

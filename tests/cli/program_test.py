@@ -67,6 +67,7 @@ class Usage(ProgramTest):
             ["run", self.model, "-p", "x", "--nonsense"],
             ["run", self.model, "-p", "x", "--max-tokens", "many"], ["run", self.model, "-p", "x", "--max-tokens", "0"],
             ["run", self.model, "-p", "x", "--temperature", "-1"], ["run", self.model, "-p", "x", "--threads", "0"],
+            ["run", self.model, "-p", "x", "--temperature", "inf"], ["run", self.model, "-p", "x", "--top-k", "-1"],
             ["run", self.model, "-p", "x", "--top-p", "0"], ["run", self.model, "-p", "x", "--system", "s"], ["run", self.model, "-p"], ["info"],
             ["tokenize", self.model], ["perplexity", self.model], ["perplexity", self.model, "--text-file", "-", "--context", "1"], ["bench"],
             ["bench", "attention", "--rounds", "0"], ["kernels", "all"],
@@ -348,7 +349,9 @@ class Bench(ProgramTest):
         done = self.good("bench", "attention", "--quick", "--threads", 1, "--json", path)
         self.assertRegex(done.stdout, r"prefill float32 causal +1 ")
         self.check(path.read_text())
-        self.assertIn("No such file", heed("bench", "attention", "--quick", "--threads", 1, "--json", "/nowhere/x.json").stderr)
+        nowhere = heed("bench", "attention", "--quick", "--threads", 1, "--json", "/nowhere/x.json").stderr
+        self.assertIn("No such file", nowhere)
+        self.assertNotIn("prefill", nowhere)  # before the measurement, not after it
 
 
 if __name__ == "__main__":

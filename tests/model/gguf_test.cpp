@@ -9,9 +9,13 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <string>
 #include <system_error>
 
 #include <gtest/gtest.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <heed/error.hpp>
 
@@ -371,6 +375,10 @@ TEST(Gguf, FilesThatCannotBeMappedAreSystemErrors) {
   EXPECT_THROW(static_cast<void>(GgufFile::open("/nonexistent/x.gguf")), std::system_error);
   EXPECT_THROW(static_cast<void>(GgufFile::open(std::filesystem::temp_directory_path().string())), std::system_error);
   EXPECT_THROW(static_cast<void>(GgufFile::open("/dev/null")), std::system_error);
+  const std::string pipe = std::filesystem::temp_directory_path() / ("heed_pipe_" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(static_cast<void>(GgufFile::open(pipe)), std::system_error);  // and no wait for a writer
+  std::filesystem::remove(pipe);
   const TemporaryFile empty({});
   EXPECT_THROW(static_cast<void>(GgufFile::open(empty.path())), FormatError);
 }
