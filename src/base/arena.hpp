@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <heed/export.hpp>
+
 namespace heed::base {
 
 /// A lease on the calling thread's arena: 64-byte-aligned, uninitialised, given back on destruction (last in, first out).
 /// Take it before a parallel region and hand parts of it to the tasks. Throws std::bad_alloc.
-class Scratch {
+class HEED_API Scratch {
  public:
   explicit Scratch(std::int64_t bytes);
   ~Scratch();

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <heed/export.hpp>
+
 namespace heed::base {
 
 /// In rising order of preference on its own architecture. Every ISA includes the ones of its architecture before it.
@@ -23,7 +25,7 @@ inline constexpr std::array<Isa, 5> kAllIsas = {Isa::kGeneric, Isa::kNeon, Isa::
 [[nodiscard]] inline bool runs_here(Isa isa) { return missing_for(isa).empty(); }
 
 /// The best ISA that runs here, or what HEED_ISA names; decided once. Throws InvalidArgument for a bad HEED_ISA, on every call.
-[[nodiscard]] Isa active_isa();
+[[nodiscard]] HEED_API Isa active_isa();
 
 /// Replaces the choice until destroyed; for tests that walk over every ISA. Not for concurrent use.
 class ForceIsa {

@@ -6,11 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include <heed/export.hpp>
 #include <heed/tensor.hpp>
 
 namespace heed::base {
 
-[[noreturn]] void throw_invalid(std::string_view function, std::string_view argument, const std::string& expected, const std::string& got);
+[[noreturn]] HEED_API void throw_invalid(std::string_view function, std::string_view argument, const std::string& expected,
+                                         const std::string& got);
 
 /// A view with elements must have memory behind them.
 void require_memory(std::string_view function, std::string_view argument, const TensorView& view);

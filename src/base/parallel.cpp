@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/parallel.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <string>
 
+#include "base/cpu_quota.hpp"
 #include "base/floating_point.hpp"
 #include "base/message.hpp"
 
@@ -32,13 +35,20 @@ void watch_forks() {
 #endif
 }
 
-int default_threads() {
+int available_threads() {
 #if defined(HEED_STD_THREADS)
   const unsigned n = std::thread::hardware_concurrency();
   return n > 0 ? static_cast<int>(n) : 1;
 #else
   return omp_get_max_threads();
 #endif
+}
+
+/// More threads than the quota grants would be stopped together for most of every period. Who sets OMP_NUM_THREADS has decided.
+int default_threads() {
+  static const bool decided = std::getenv("OMP_NUM_THREADS") != nullptr;
+  const int available = available_threads();
+  return decided ? available : std::min(available, cpu_quota().value_or(available));
 }
 
 /// Inside a region, ours or somebody else's, or in a forked child; a number of threads that was asked for before does not change that.

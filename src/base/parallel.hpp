@@ -7,19 +7,21 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <heed/export.hpp>
+
 namespace heed::base {
 
 /// Threads a parallel_for of this thread may use; at least 1. A forked child and a caller that is inside another parallel region get 1.
-[[nodiscard]] int num_threads();
+[[nodiscard]] HEED_API int num_threads();
 /// For calls of this thread; n >= 1, InvalidArgument otherwise.
 void set_num_threads(int n);
 
 using TaskFunction = void (*)(void* context, std::int64_t task, int thread) noexcept;
-void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context);
+HEED_API void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context);
 
 /// While it lives, OpenMP regions that another library (oneDNN) opens from this thread stay on this thread: a task of run_tasks must not
 /// start a second team, least of all when run_tasks itself had one thread and no region.
-class SerialOpenMp {
+class HEED_API SerialOpenMp {
  public:
   SerialOpenMp() noexcept;
   ~SerialOpenMp();

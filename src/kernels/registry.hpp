@@ -26,7 +26,7 @@ namespace heed::kernels {
   namespace avx512bf16 {                        \
   extern const Type symbol;                     \
   }                                             \
-  [[nodiscard]] const Type* symbol##_of(base::Isa isa) noexcept;
+  [[nodiscard]] HEED_API const Type* symbol##_of(base::Isa isa) noexcept;
 #include "kernels/kernels.def"
 #undef HEED_KERNEL
 

@@ -213,10 +213,16 @@ void Session::truncate(std::int64_t length) { state_->cache.truncate(length); }
 std::span<const float> Session::feed(std::span<const Token> tokens) {
   State& s = *state_;
   s.check(tokens);
+  const std::int64_t before = s.cache.length();
   std::size_t n = 0;
-  for (std::size_t begin = 0; begin < tokens.size(); begin += n) {
-    n = std::min(tokens.size() - begin, static_cast<std::size_t>(kChunkTokens));
-    s.run(tokens.subspan(begin, n));
+  try {
+    for (std::size_t begin = 0; begin < tokens.size(); begin += n) {
+      n = std::min(tokens.size() - begin, static_cast<std::size_t>(kChunkTokens));
+      s.run(tokens.subspan(begin, n));
+    }
+  } catch (...) {
+    s.cache.truncate(before);  // all of the tokens or none
+    throw;
   }
   s.head(static_cast<std::int64_t>(n) - 1, 1);
   return {s.logits.data(), static_cast<std::size_t>(s.config.vocabulary)};

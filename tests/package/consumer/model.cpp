@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uses the installed heed::model: links oneDNN, PCRE2 and fmt through the package, and sees an untrusted file refused.
+// Uses the installed heed::model: links oneDNN and PCRE2 through the package, and sees an untrusted file refused.
 #include <array>
 #include <cstddef>
 #include <cstdio>
