@@ -30,7 +30,7 @@ foreach(library heed heed_model)
   if(count LESS 10)
     message(FATAL_ERROR "lib${library}.so exports ${count} symbols only")
   endif()
-  message(STATUS "lib${library}.so exports ${count} symbols, none of them internal")
+  message(STATUS "lib${library}.so exports ${count} symbols: the public API and what heed::model runs on")
 endforeach()
 
 set(BUILD ${WORK}/build)
