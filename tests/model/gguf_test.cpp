@@ -22,6 +22,7 @@
 #include "support/allocations.hpp"
 #include "support/block_formulas.hpp"
 #include "support/gguf_builder.hpp"
+#include "support/model_files.hpp"
 
 namespace heed::model {
 namespace {
@@ -505,27 +506,10 @@ TEST(Gguf, EveryTruncationOfASyntheticFileIsAnError) {
   EXPECT_EQ(error_of(first_bytes(file, last_value)), "");
 }
 
-std::vector<std::byte> read_file(const std::filesystem::path& path) {
-  std::vector<std::byte> bytes(std::filesystem::file_size(path));
-  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  return bytes;
-}
-
-class GgufModel : public testing::TestWithParam<const char*> {
- protected:
-  /// Empty, with a printed reason, when HEED_TEST_MODELS does not lead to the file.
-  static std::filesystem::path model_path() {
-    const char* folder = std::getenv("HEED_TEST_MODELS");
-    const std::string name = std::string(GetParam()) + ".gguf";
-    if (folder != nullptr && std::filesystem::exists(std::filesystem::path(folder) / name)) return std::filesystem::path(folder) / name;
-    std::fprintf(stderr, "SKIPPED: %s is not in the folder that HEED_TEST_MODELS names (%s)\n", name.c_str(),
-                 folder != nullptr ? folder : "not set");
-    return {};
-  }
-};
+class GgufModel : public testing::TestWithParam<const char*> {};
 
 TEST_P(GgufModel, DamagedHeadersGiveErrorsOrFiles) {
-  const std::filesystem::path path = model_path();
+  const std::filesystem::path path = test::model_path(GetParam());
   if (path.empty()) GTEST_SKIP() << "HEED_TEST_MODELS does not lead to this file";
   std::size_t header_bytes = 0;
   {
@@ -537,7 +521,7 @@ TEST_P(GgufModel, DamagedHeadersGiveErrorsOrFiles) {
     for (const GgufTensor& tensor : file.tensors()) data_bytes = std::max(data_bytes, tensor.data + tensor.size_bytes - first);
     header_bytes = static_cast<std::size_t>(file.file_bytes() - data_bytes);
   }
-  EXPECT_LT(survive_damage(read_file(path), header_bytes), 200);
+  EXPECT_LT(survive_damage(test::read_file(path), header_bytes), 200);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gguf, GgufModel, testing::Values("smollm2", "gemma3"),

@@ -2,10 +2,7 @@
 // Damaged headers of the real models, all the way through: what still parses as GGUF goes on to the configuration, the tokenizer, the
 // weights and a first step, each of which may refuse with a FormatError and nothing else.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,6 +12,8 @@
 #include <heed/error.hpp>
 #include <heed/model/decoder.hpp>
 #include <heed/model/tokenizer.hpp>
+
+#include "support/model_files.hpp"
 
 namespace heed::model {
 namespace {
@@ -26,12 +25,6 @@ struct Subject {
 };
 
 class HostileModel : public testing::TestWithParam<Subject> {};
-
-std::vector<std::byte> read_file(const std::filesystem::path& path) {
-  std::vector<std::byte> bytes(std::filesystem::file_size(path));
-  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  return bytes;
-}
 
 std::size_t header_bytes(std::span<const std::byte> bytes) {
   const GgufFile file = GgufFile::parse(bytes, "whole.gguf");
@@ -83,13 +76,9 @@ bool use(std::span<const std::byte> bytes, bool step) {
 }
 
 TEST_P(HostileModel, DamagedHeadersAreRefusedOrRun) {
-  const char* folder = std::getenv("HEED_TEST_MODELS");
-  const std::filesystem::path path = std::filesystem::path(folder != nullptr ? folder : "") / (std::string(GetParam().name) + ".gguf");
-  if (!std::filesystem::exists(path)) {
-    std::fprintf(stderr, "SKIPPED: %s.gguf is not in the folder that HEED_TEST_MODELS names\n", GetParam().name);
-    GTEST_SKIP() << "HEED_TEST_MODELS does not lead to this model";
-  }
-  std::vector<std::byte> file = read_file(path);
+  const std::filesystem::path path = test::model_path(GetParam().name);
+  if (path.empty()) GTEST_SKIP() << "HEED_TEST_MODELS does not lead to this model";
+  std::vector<std::byte> file = test::read_file(path);
   const std::size_t size = header_bytes(file);
   const std::vector<std::byte> header(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
   ASSERT_TRUE(use(file, true));
