@@ -4,12 +4,13 @@
 // Source: online softmax, arXiv 1805.02867; tiling, arXiv 2307.08691, section 3.
 #include "kernels/attention/wide_tiles.inl.hpp"
 #include "kernels/attention/wide_pack.inl.hpp"
+#include "kernels/attention/wide_load.inl.hpp"
 #include "kernels/attention/wide_score.inl.hpp"
 
 constexpr int kBlockRows = kTileVectors * kLanes;
-/// Row blocks that share one pass over K and V: about 192 rows keep the traffic to memory below 3 GB/s a core, and Q^T and O^T of all of
-/// them (8 * D * 192 bytes, 200 KB at D 128) within L2.
-constexpr int kSuperBlock = 192 / kBlockRows;
+/// Row blocks that share one pass over K and V, at most: 768 rows on AVX-512. With 192 rows K and V were read four times as often, and the
+/// last-level cache of a shared machine is slow enough for that to cost 4 to 6 % of the peak. The caller takes fewer where L2 is small.
+constexpr int kSuperBlock = 16;
 constexpr int kVectorStep = kTileVectors / 3;  ///< widths that get a tile of their own: a third, two thirds, all
 constexpr int kLineFloats = 16;
 
@@ -35,9 +36,9 @@ static WideSizes wide_sizes(const ForwardProblem& p) noexcept {
   s.out = round_up(s.padded_dims * kBlockRows, kLineFloats);
   s.row_values = round_up(kBlockRows, kLineFloats);
   s.block = s.panel + s.out + 6 * s.row_values;
-  s.scores = (kBlockKeys + kTileBroadcasts) * kBlockRows;
-  s.keys = kBlockKeys * s.key_row;
-  s.values = kBlockKeys * s.value_row;
+  s.scores = (kTileKeys + kTileBroadcasts) * kBlockRows;
+  s.keys = kTileKeys * s.key_row;
+  s.values = kTileKeys * s.value_row;
   return s;
 }
 
@@ -48,18 +49,16 @@ struct WideCall {
   Recipe recipe;
   RowBlock blocks[kSuperBlock];
   int count;
-  float* scores;  ///< [kBlockKeys + tile][kBlockRows], then the weights
-  float* bias;    ///< [kBlockKeys][kBlockRows]
-  float* keys;    ///< copies
-  float* values;
-  Prefetcher ahead;
-  std::uint64_t visible[kBlockKeys + 1];  ///< mask bits and the bias's -inf together
+  float* scores;  ///< [kTileKeys + tile][kBlockRows], then the weights
+  float* bias;    ///< [kTileKeys][kBlockRows]
+  Loader loader;
+  std::uint64_t visible[kTileKeys + 1];  ///< mask bits and the bias's -inf together; one word more than keys, for pairs
 };
 
 template <class Product>
 static std::int64_t wide_scratch_bytes(const ForwardProblem& p, std::int32_t row_blocks) noexcept {
   const WideSizes s = wide_sizes<Product>(p);
-  return 4 * (row_blocks * s.block + 2 * s.scores + s.keys + s.values);
+  return 4 * (row_blocks * s.block + 2 * s.scores + 2 * s.keys + 2 * s.values);
 }
 
 /// Per-row numbers that options need.
@@ -101,36 +100,67 @@ static void start_block(const WideCall& call, RowBlock& b, std::int64_t index, f
   pack_queries<Product>(p, b.first_row, b.rows, b.vectors, call.recipe.panel_factor, b.panel);
 }
 
-/// Row pointers of a key block, copied where the tiles cannot read the memory as it lies. Rows a multiple of 4 KB apart share few cache sets, but
-/// copying them costs more than it saves (75 against 79 % of the peak at [B, L, H, D] with tokens of 4 KB, prefetching on in both).
-HEED_INLINE void load_tile(FloatProduct, WideCall& call, SegmentCursor& cursor, KeyTile& tile) noexcept {
-  const ForwardProblem& p = *call.problem;
+/// Where the register tiles read K and V.
+HEED_INLINE void choose_transfers(FloatProduct, const ForwardProblem& p, Operand& keys, Operand& values) noexcept {
   const KvRows& kv = p.kv;
-  const WideSizes& s = call.sizes;
-  find_rows(kv, cursor, tile);
-  if (kv.dtype != DType::kFloat32 || kv.k_dim_stride != 1) {
-    widen_rows(tile.keys, tile.count, kv.dtype, kv.k_dim_stride, p.head_dim, p.head_dim, call.keys, s.key_row);
-  }
-  if (kv.dtype != DType::kFloat32 || kv.v_dim_stride != 1 || p.value_dim % kTileBroadcasts != 0) {
-    widen_rows(tile.values, tile.count, kv.dtype, kv.v_dim_stride, p.value_dim, s.padded_dims, call.values, s.value_row);
-  }
+  const bool is_float = kv.dtype == DType::kFloat32;
+  const KvSegment& first = kv.segments[0];
+  const bool keys_fit = is_float && kv.k_dim_stride == 1 && !lie_apart(first.k_row_stride, p.head_dim, kv.dtype);
+  const bool values_fit =
+      is_float && kv.v_dim_stride == 1 && p.value_dim % kTileBroadcasts == 0 && !lie_apart(first.v_row_stride, p.value_dim, kv.dtype);
+  keys.transfer = keys_fit ? Transfer::kInPlace : Transfer::kWiden;
+  values.transfer = values_fit ? Transfer::kInPlace : Transfer::kWiden;
 }
 
-HEED_INLINE void load_tile(Bf16Product, WideCall& call, SegmentCursor& cursor, KeyTile& tile) noexcept {
-  const ForwardProblem& p = *call.problem;
+HEED_INLINE void choose_transfers(Bf16Product, const ForwardProblem& p, Operand& keys, Operand& values) noexcept {
   const KvRows& kv = p.kv;
+  const bool keys_fit = kv.k_dim_stride == 1 && p.head_dim % 2 == 0 && !lie_apart(kv.segments[0].k_row_stride, p.head_dim, kv.dtype);
+  keys.transfer = keys_fit ? Transfer::kInPlace : Transfer::kWords;
+  values.transfer = Transfer::kPairs;
+}
+
+template <class Product>
+static void prepare_loader(WideCall& call, float* memory) noexcept {
+  const ForwardProblem& p = *call.problem;
   const WideSizes& s = call.sizes;
-  find_rows(kv, cursor, tile);
-  if (kv.k_dim_stride != 1 || p.head_dim % 2 != 0) {
-    copy_pair_rows(tile.keys, tile.count, kv.k_dim_stride, p.head_dim, call.keys, s.key_row);
+  const std::int64_t width = bytes_of(p.kv.dtype);
+  Loader& l = call.loader;
+  Operand& k = l.keys;
+  Operand& v = l.values;
+  k = {Transfer::kInPlace, p.kv.dtype, p.kv.k_dim_stride, p.head_dim, p.head_dim, s.key_row, 0, {memory, memory + s.keys}};
+  memory += 2 * s.keys;
+  v = {Transfer::kInPlace, p.kv.dtype, p.kv.v_dim_stride, p.value_dim, s.padded_dims, s.value_row, 0, {memory, memory + s.values}};
+  if (k.dim_stride == 1) k.row_bytes = p.head_dim * width;
+  if (v.dim_stride == 1) v.row_bytes = p.value_dim * width;
+  choose_transfers(Product{}, p, k, v);
+  const int steps = call.count * (kTileKeys / kTileBroadcasts);
+  l.per_step = (2 * kTileKeys + steps - 1) / steps;
+  l.current = 1;
+}
+
+/// Takes the tile's key blocks off the row block's list. Their bits together go to call.visible; null when the rows see every key.
+static const std::uint64_t* take_bits(WideCall& call, RowBlock& b, const KeyTile& tile) noexcept {
+  const TilePlan& plan = *call.problem->plan;
+  bool hides = false;
+  for (int part = 0; part * kBlockKeys < tile.count; ++part) {
+    const bool listed = b.next_block == tile.index * kTileBlocks + part;
+    const TileRun& run = plan.runs[b.run];
+    const std::uint64_t* bits = listed && run.bits >= 0 ? plan.bits + run.bits * kBlockKeys : nullptr;
+    for (int k = 0; k < kBlockKeys; ++k) {
+      call.visible[part * kBlockKeys + k] = bits != nullptr ? bits[k] : listed ? ~std::uint64_t{0} : 0U;
+    }
+    hides = hides || !listed || bits != nullptr;
+    if (!listed || ++b.next_block < run.first_block + run.block_count) continue;
+    b.next_block = ++b.run < b.run_end ? plan.runs[b.run].first_block : -1;
   }
-  pair_value_rows(tile.values, tile.count, kv.v_dim_stride, p.value_dim, s.padded_dims, call.values, s.value_row);
+  return hides ? call.visible : nullptr;
 }
 
 /// Bias into call.bias and its -inf into call.visible; returns the bits that hold for the tile, null when nothing is hidden.
-static const std::uint64_t* tile_bits(WideCall& call, const RowBlock& b, const KeyTile& tile, const std::uint64_t* plan_bits) noexcept {
+static const std::uint64_t* tile_bits(WideCall& call, RowBlock& b, const KeyTile& tile) noexcept {
+  const std::uint64_t* plan_bits = take_bits(call, b, tile);
   if (call.problem->scoring.bias == nullptr) return plan_bits;
-  load_bias(*call.problem, b, tile.block * kBlockKeys, tile.count, call.bias);
+  load_bias(*call.problem, b, tile.index * kTileKeys, tile.count, call.bias);
   const bool hidden = bias_bits(b, plan_bits, call.bias, tile.count, call.visible);
   return hidden ? call.visible : nullptr;
 }
@@ -150,7 +180,7 @@ static void finish_scores(const WideCall& call, RowBlock& b, const KeyTile& tile
   if (s.alibi_slopes == nullptr) return;
   for (int i = 0; i < width; ++i) {
     const std::int64_t position = s.query_offset + (b.first_row + i) / call.problem->q.group;
-    b.positions[i] = static_cast<float>(position - tile.block * kBlockKeys);
+    b.positions[i] = static_cast<float>(position - tile.index * kTileKeys);
   }
   add_alibi(b, v, call.scores);
 }
@@ -173,14 +203,14 @@ static void add_values(const WideCall& call, RowBlock& b, KeyTile& tile, const V
   b.fresh = false;
 }
 
-/// One row block meets one key block.
+/// One row block meets one key tile.
 template <class Product, int NV>
-static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile, const std::uint64_t* plan_bits) noexcept {
-  const Visible v = visible_range(b, tile_bits(call, b, tile, plan_bits), tile.count);
+static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile) noexcept {
+  const Visible v = visible_range(b, tile_bits(call, b, tile), tile.count);
   if (v.begin >= v.end) return;
   Vec max_of[NV];
   for (int j = 0; j < NV; ++j) max_of[j] = set1(-__builtin_inff());
-  score_keys<Product, NV>(b, tile, v, call.sizes.words, call.ahead, call.scores, max_of);
+  score_keys<Product, NV>(b, tile, v, call.sizes.words, call.loader, call.scores, max_of);
   float factor = call.recipe.score_factor;
   if (!call.recipe.plain) {
     finish_scores(call, b, tile, v);
@@ -195,16 +225,11 @@ static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile, const std::ui
 
 template <class Product>
 static void visit(WideCall& call, RowBlock& b, KeyTile& tile) noexcept {
-  const TilePlan& plan = *call.problem->plan;
-  const TileRun& run = plan.runs[b.run];
-  const std::uint64_t* bits = run.bits < 0 ? nullptr : plan.bits + run.bits * kBlockKeys;
   switch (b.vectors / kVectorStep) {
-    case 1: visit_tile<Product, kVectorStep>(call, b, tile, bits); break;
-    case 2: visit_tile<Product, 2 * kVectorStep>(call, b, tile, bits); break;
-    default: visit_tile<Product, kTileVectors>(call, b, tile, bits); break;
+    case 1: return visit_tile<Product, kVectorStep>(call, b, tile);
+    case 2: return visit_tile<Product, 2 * kVectorStep>(call, b, tile);
+    default: return visit_tile<Product, kTileVectors>(call, b, tile);
   }
-  if (++b.next_block < run.first_block + run.block_count) return;
-  b.next_block = ++b.run < b.run_end ? plan.runs[b.run].first_block : -1;
 }
 
 /// The sink joins the denominator; it may exceed every score. Writes lse and row max; returns what O^T is multiplied by, 0 for a row without weight.
@@ -239,36 +264,29 @@ static void finish_block(const WideCall& call, RowBlock& b) noexcept {
   write_rows(*call.problem, b.first_row, b.rows, b.vectors, b.out, b.slopes);
 }
 
-/// Smallest key block that a row block still has to visit; -1: none.
-HEED_INLINE std::int64_t next_key_block(const WideCall& call) {
+/// First key block of a row block's list at or behind `block`, which is not behind more than its next one; -1: none.
+HEED_INLINE std::int64_t block_from(const TilePlan& plan, const RowBlock& b, std::int64_t block) {
+  for (std::int64_t run = b.run; b.next_block >= 0 && run < b.run_end; ++run) {
+    const TileRun& r = plan.runs[run];
+    if (block < r.first_block + r.block_count) return block < r.first_block ? r.first_block : block;
+  }
+  return -1;
+}
+
+/// First key tile at or behind `from` that some row block still has to visit; -1: none.
+static std::int64_t next_tile(const WideCall& call, std::int64_t from) noexcept {
   std::int64_t next = -1;
   for (int i = 0; i < call.count; ++i) {
-    const std::int64_t block = call.blocks[i].next_block;
-    if (block >= 0 && (next < 0 || block < next)) next = block;
+    const std::int64_t block = block_from(*call.problem->plan, call.blocks[i], from * kTileBlocks);
+    if (block >= 0 && (next < 0 || block / kTileBlocks < next)) next = block / kTileBlocks;
   }
   return next;
 }
 
-HEED_INLINE int keys_in_block(const ForwardProblem& p, std::int64_t block) {
-  const std::int64_t left = p.plan->keys - block * kBlockKeys;
-  return static_cast<int>(left < 0 ? 0 : left < kBlockKeys ? left : kBlockKeys);
-}
-
-/// Aims the prefetcher at the key block after `block`, spread over the register tiles of `visits` row blocks.
-static void look_ahead(WideCall& call, SegmentCursor cursor, std::int64_t block, int visits) noexcept {
-  const ForwardProblem& p = *call.problem;
-  Prefetcher& f = call.ahead;
-  const std::int64_t width = bytes_of(p.kv.dtype);
-  f.rows.block = block + 1;
-  f.rows.count = keys_in_block(p, block + 1);
-  f.row = 0;
-  f.offset = 0;
-  f.key_bytes = p.kv.k_dim_stride == 1 ? p.head_dim * width : 0;
-  f.value_bytes = p.kv.v_dim_stride == 1 ? p.value_dim * width : 0;
-  const std::int64_t lines = f.rows.count * ((f.key_bytes + 63) / 64 + (f.value_bytes + 63) / 64);
-  const int steps = visits * (kBlockKeys / kTileBroadcasts);
-  f.lines_per_step = static_cast<int>((lines + steps - 1) / steps);
-  if (f.rows.count > 0) find_rows(p.kv, cursor, f.rows);
+HEED_INLINE int keys_in_tile(const ForwardProblem& p, std::int64_t tile) {
+  if (tile < 0) return 0;
+  const std::int64_t left = p.plan->keys - tile * kTileKeys;
+  return static_cast<int>(left < 0 ? 0 : left < kTileKeys ? left : kTileKeys);
 }
 
 template <class Product>
@@ -280,22 +298,25 @@ static void wide_run(const ForwardProblem& p, std::int64_t first, std::int32_t c
   call.count = count;
   call.scores = reinterpret_cast<float*>(scratch);
   call.bias = call.scores + call.sizes.scores;
-  call.keys = call.bias + call.sizes.scores;
-  call.values = call.keys + call.sizes.keys;
-  float* memory = call.values + call.sizes.values;
+  prepare_loader<Product>(call, call.bias + call.sizes.scores);
+  float* memory = call.bias + call.sizes.scores + 2 * (call.sizes.keys + call.sizes.values);
   for (int i = 0; i < count; ++i) start_block<Product>(call, call.blocks[i], first + i, memory + i * call.sizes.block);
 
+  Loader& loader = call.loader;
   SegmentCursor cursor = {0, 0};
-  KeyTile tile;
-  for (tile.block = next_key_block(call); tile.block >= 0; tile.block = next_key_block(call)) {
-    tile.count = keys_in_block(p, tile.block);
-    tile.values_are_finite = -1;
-    load_tile(Product{}, call, cursor, tile);
-    look_ahead(call, cursor, tile.block, count);
-    for (int i = 0; i < kTileBroadcasts; ++i) tile.keys[tile.count + i] = tile.keys[tile.count - 1];
+  std::int64_t index = next_tile(call, 0);
+  aim(loader, p.kv, cursor, index, keys_in_tile(p, index));
+  while (index >= 0) {
+    move_rows(loader, 2 * kTileKeys);
+    loader.current = 1 - loader.current;
+    const std::int64_t next = next_tile(call, index + 1);
+    aim(loader, p.kv, cursor, next, keys_in_tile(p, next));
     for (int i = 0; i < count; ++i) {
-      if (call.blocks[i].next_block == tile.block) visit<Product>(call, call.blocks[i], tile);
+      RowBlock& b = call.blocks[i];
+      if (b.next_block < 0 || b.next_block / kTileBlocks != index) continue;
+      visit<Product>(call, b, loader.tiles[loader.current]);
     }
+    index = next;
   }
   for (int i = 0; i < count; ++i) finish_block(call, call.blocks[i]);
 }

@@ -42,7 +42,7 @@ static Recipe make_recipe(const Scoring& s) noexcept {
 /// Keys [begin, end) of a tile that some row of the block sees, in whole register tiles but for the sequence's end; and the bits, if any.
 struct Visible {
   int begin, end;
-  const std::uint64_t* bits;  ///< [kBlockKeys], null: all rows see all of these keys
+  const std::uint64_t* bits;  ///< [kTileKeys], null: all rows see all of these keys
 };
 
 /// Times log2(e). Only -inf itself masks: a smaller finite number (frameworks pad with their lowest) must not become -inf on the way.
@@ -102,10 +102,10 @@ static Visible visible_range(const RowBlock& b, const std::uint64_t* bits, int c
 
 /// Scores of the visible keys; register tiles that no row sees get -inf.
 template <class Product, int NV>
-static void score_keys(const RowBlock& b, const KeyTile& tile, const Visible& v, std::int64_t words, Prefetcher& ahead, float* scores,
+static void score_keys(const RowBlock& b, const KeyTile& tile, const Visible& v, std::int64_t words, Loader& loader, float* scores,
                        Vec (&max_of)[NV]) noexcept {
   for (int k = v.begin; k < v.end; k += kTileBroadcasts) {
-    prefetch_some(ahead);
+    move_rows(loader, loader.per_step);
     float* to = scores + k * NV * kLanes;
     std::uint64_t seen = v.bits == nullptr ? 1U : 0U;
     for (int i = k; v.bits != nullptr && i < v.end && i < k + kTileBroadcasts; ++i) seen |= v.bits[i];

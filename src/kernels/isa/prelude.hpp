@@ -16,8 +16,10 @@
 /// Before a loop over an array of accumulators: it must disappear, or the array lives in memory. GCC stops by itself at 16 rounds.
 #if defined(__clang__)
 #define HEED_UNROLL _Pragma("clang loop unroll(full)")
+#define HEED_UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define HEED_UNROLL _Pragma("GCC unroll 64")
+#define HEED_UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 /// The same for static members of the texts' own structs.
 #define HEED_INLINE_MEMBER __attribute__((always_inline)) static inline
