@@ -32,13 +32,16 @@ std::int64_t query_offset(const AttentionOptions& options, std::int64_t b, std::
 
 DType statistics_dtype(DType q) noexcept { return q == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
-int worthwhile_threads(const Sizes& s) {
-  const double flops = 2.0 * static_cast<double>(s.batch * s.q_heads * s.q_tokens) * static_cast<double>(s.kv_tokens) *
-                       static_cast<double>(s.head_dim + s.value_dim);
+int worthwhile_threads(double flops) {
   const double worthwhile = flops / kFlopsPerThread;
   if (worthwhile < 2.0) return 1;
   const int available = base::num_threads();
   return worthwhile < available ? static_cast<int>(worthwhile) : available;
+}
+
+double dense_flops(const Sizes& s) {
+  return 2.0 * static_cast<double>(s.batch * s.q_heads * s.q_tokens) * static_cast<double>(s.kv_tokens) *
+         static_cast<double>(s.head_dim + s.value_dim);
 }
 
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
@@ -61,14 +64,21 @@ void* address(const MutableTensorView& view, std::int64_t i0, std::int64_t i1, s
   return static_cast<std::byte*>(view.data()) + offset_bytes(view.strides(), view.dtype(), i0, i1, i2, i3);
 }
 
-Positions::Positions(const Sizes& sizes, const AttentionOptions& options)
-    : scratch_(sizes.batch * static_cast<std::int64_t>(sizeof(mask::Geometry))),
-      geometry_(reinterpret_cast<mask::Geometry*>(scratch_.data()), static_cast<std::size_t>(sizes.batch)) {
+Sequences::Sequences(std::int64_t capacity)
+    : scratch_(capacity * static_cast<std::int64_t>(sizeof(mask::Geometry) + sizeof(Place))),
+      geometry_(reinterpret_cast<mask::Geometry*>(scratch_.data())), places_(reinterpret_cast<Place*>(geometry_ + capacity)) {}
+
+Sequences::Sequences(const Sizes& sizes, const AttentionOptions& options) : Sequences(sizes.batch) {
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
     const std::int64_t keys = options.kv_lengths ? integer(options.kv_lengths, b) : sizes.kv_tokens;
-    new (&geometry_[static_cast<std::size_t>(b)])
-        mask::Geometry{.tokens = sizes.q_tokens, .keys = keys, .query_offset = query_offset(options, b, keys, sizes.q_tokens)};
+    add({.tokens = sizes.q_tokens, .keys = keys, .query_offset = query_offset(options, b, keys, sizes.q_tokens), .batch = b}, {.slice = b});
   }
+}
+
+void Sequences::add(const mask::Geometry& geometry, const Place& place) noexcept {
+  new (&geometry_[count_]) mask::Geometry(geometry);
+  new (&places_[count_]) Place(place);
+  ++count_;
 }
 
 }  // namespace heed::front

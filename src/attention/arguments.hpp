@@ -47,8 +47,10 @@ void check_outputs(const Arguments& arguments, const Sizes& sizes, const Attenti
 /// float64 inputs have float64 lse; all others float32.
 [[nodiscard]] DType statistics_dtype(DType q) noexcept;
 
-/// Threads that are worth waking for a call of this size, masks aside.
-[[nodiscard]] int worthwhile_threads(const Sizes& sizes);
+/// Threads that are worth waking for so much arithmetic.
+[[nodiscard]] int worthwhile_threads(double flops);
+/// Of all scores and their values, masks aside.
+[[nodiscard]] double dense_flops(const Sizes& sizes);
 
 [[nodiscard]] double scale_of(const AttentionOptions& options, std::int64_t head_dim);
 
@@ -61,16 +63,31 @@ void check_outputs(const Arguments& arguments, const Sizes& sizes, const Attenti
 [[nodiscard]] void* address(const MutableTensorView& view, std::int64_t i0, std::int64_t i1 = 0, std::int64_t i2 = 0,
                             std::int64_t i3 = 0) noexcept;
 
-/// Where queries and keys sit, per batch entry. Lives in the calling thread's scratch.
-class Positions {
+/// Where a sequence's rows begin in the tensors.
+struct Place {
+  std::int64_t slice = 0;        ///< index on the batch axis
+  std::int64_t first_query = 0;  ///< row of its token 0 in q and the outputs
+  std::int64_t first_key = 0;    ///< row of its key 0 in k and v
+};
+
+/// The sequences of a call, of whatever lengths. Lives in the calling thread's scratch.
+class Sequences {
  public:
-  Positions(const Sizes& sizes, const AttentionOptions& options);
-  [[nodiscard]] std::span<const mask::Geometry> geometry() const noexcept { return geometry_; }
-  [[nodiscard]] const mask::Geometry& operator[](std::int64_t b) const noexcept { return geometry_[static_cast<std::size_t>(b)]; }
+  /// Room for so many.
+  explicit Sequences(std::int64_t capacity);
+  /// The batch entries of tensors [B, ...].
+  Sequences(const Sizes& sizes, const AttentionOptions& options);
+
+  void add(const mask::Geometry& geometry, const Place& place) noexcept;
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
+  [[nodiscard]] std::span<const mask::Geometry> geometry() const noexcept { return {geometry_, static_cast<std::size_t>(count_)}; }
+  [[nodiscard]] std::span<const Place> places() const noexcept { return {places_, static_cast<std::size_t>(count_)}; }
 
  private:
   base::Scratch scratch_;
-  std::span<mask::Geometry> geometry_;
+  mask::Geometry* geometry_;  ///< [capacity]
+  Place* places_;             ///< [capacity]
+  std::int64_t count_ = 0;
 };
 
 }  // namespace heed::front

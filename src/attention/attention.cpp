@@ -40,13 +40,11 @@ void run(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs&
   const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype(), arguments.options);
   if (sizes.batch == 0 || sizes.q_tokens == 0) return;
   if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs);
-  const Positions positions(sizes, arguments.options);
+  const Sequences sequences(sizes, arguments.options);
   if (choice.path == Path::kNarrow) {
-    const KernelCall call(arguments, sizes, outputs, positions, static_cast<std::int32_t>(sizes.packed_rows()));
-    run_narrow(*choice.narrow, call);
+    run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, sequences, kernels::kNarrowRows));
   } else {
-    const KernelCall call(arguments, sizes, outputs, positions, choice.wide->block_rows);
-    run_wide(*choice.wide, call);
+    run_wide(*choice.wide, KernelCall(arguments, sizes, outputs, sequences, choice.wide->block_rows));
   }
 }
 

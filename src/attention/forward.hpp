@@ -18,15 +18,17 @@ struct Choice {
 };
 [[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options);
 
-/// A call as kernels see it: one ForwardProblem per (batch, KV head).
+/// A call as kernels see it: one ForwardProblem per (sequence, KV head). Sequences may differ in length.
 class KernelCall {
  public:
-  KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Positions& positions,
+  /// `sizes.batch` is what mask, bias and slopes were checked for; `sequences` may be some of its entries.
+  KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences,
              std::int32_t block_rows);
 
+  /// Heads and head dimensions hold for every pair; lengths do not: those are in plan(pair) and problem(pair).
   [[nodiscard]] const Sizes& sizes() const noexcept { return sizes_; }
-  /// (batch, KV head) pairs, numbered b * Hkv + kv_head.
-  [[nodiscard]] std::int64_t pairs() const noexcept { return sizes_.batch * sizes_.kv_heads; }
+  /// (sequence, KV head) pairs, numbered sequence * Hkv + kv_head.
+  [[nodiscard]] std::int64_t pairs() const noexcept { return sequences_.count() * sizes_.kv_heads; }
   [[nodiscard]] const kernels::TilePlan& plan(std::int64_t pair) const {
     return plans_.plan(pair / sizes_.kv_heads, pair % sizes_.kv_heads);
   }
@@ -36,10 +38,13 @@ class KernelCall {
   [[nodiscard]] int threads() const;
 
  private:
+  [[nodiscard]] kernels::Scoring scoring(std::int64_t batch, std::int64_t head) const;
+  [[nodiscard]] kernels::OutputRows output(const Place& place, std::int64_t head) const;
+
   const Arguments& arguments_;
   const Sizes& sizes_;
   const AttentionOutputs& outputs_;
-  const Positions& positions_;
+  const Sequences& sequences_;
   mask::PlanSet plans_;
   TensorView bias_;       ///< [B, Hq, Lq, Lk] or not given
   base::Scratch floats_;  ///< slopes [B][Hq], then sinks [Hq]

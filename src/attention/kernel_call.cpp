@@ -20,10 +20,10 @@ std::int64_t floats_needed(const Sizes& sizes, const AttentionOptions& options) 
 
 }  // namespace
 
-KernelCall::KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Positions& positions,
+KernelCall::KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences,
                        std::int32_t block_rows)
-    : arguments_(arguments), sizes_(sizes), outputs_(outputs), positions_(positions),
-      plans_(arguments.options.mask, positions.geometry(), sizes.kv_heads, static_cast<std::int32_t>(sizes.group), block_rows),
+    : arguments_(arguments), sizes_(sizes), outputs_(outputs), sequences_(sequences),
+      plans_(arguments.options.mask, sequences.geometry(), sizes.kv_heads, static_cast<std::int32_t>(sizes.group), block_rows),
       floats_(floats_needed(sizes, arguments.options) * static_cast<std::int64_t>(sizeof(float))) {
   const AttentionOptions& o = arguments.options;
   if (o.bias) bias_ = broadcast4(o.bias, {sizes.batch, sizes.q_heads, sizes.q_tokens, sizes.kv_tokens});
@@ -38,62 +38,80 @@ KernelCall::KernelCall(const Arguments& arguments, const Sizes& sizes, const Att
   }
 }
 
-kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegment& segment) const {
-  const std::int64_t b = pair / sizes_.kv_heads;
-  const std::int64_t kv_head = pair % sizes_.kv_heads;
-  const std::int64_t head = kv_head * sizes_.group;
-  const auto& [function, q, k, v, options] = arguments_;
-  segment = {.k = address(k, b, 0, kv_head),
-             .v = address(v, b, 0, kv_head),
-             .k_row_stride = k.stride(1),
-             .v_row_stride = v.stride(1),
-             .rows = positions_[b].keys};
-
-  kernels::ForwardProblem problem;
-  problem.head_dim = sizes_.head_dim;
-  problem.value_dim = sizes_.value_dim;
-  problem.q = {.data = address(q, b, 0, head),
-               .dtype = q.dtype(),
-               .token_stride = q.stride(1),
-               .head_stride = q.stride(2),
-               .dim_stride = q.stride(3),
-               .tokens = sizes_.q_tokens,
-               .group = static_cast<std::int32_t>(sizes_.group)};
-  problem.kv = {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3), .v_dim_stride = v.stride(3)};
-  kernels::Scoring& scoring = problem.scoring;
+kernels::Scoring KernelCall::scoring(std::int64_t batch, std::int64_t head) const {
+  const AttentionOptions& options = arguments_.options;
+  kernels::Scoring scoring;
   scoring.scale = static_cast<float>(scale_of(options, sizes_.head_dim));
   scoring.softcap = static_cast<float>(options.softcap.value_or(0.0));
   if (bias_) {
-    scoring.bias = address(bias_, b, head);
+    scoring.bias = address(bias_, batch, head);
     scoring.bias_dtype = bias_.dtype();
     scoring.bias_head_stride = bias_.stride(1);
     scoring.bias_token_stride = bias_.stride(2);
     scoring.bias_key_stride = bias_.stride(3);
   }
-  if (slopes_ != nullptr) scoring.alibi_slopes = slopes_ + b * sizes_.q_heads + head;
+  if (slopes_ != nullptr) scoring.alibi_slopes = slopes_ + batch * sizes_.q_heads + head;
   if (sinks_ != nullptr) scoring.sink_logits = sinks_ + head;
-  scoring.query_offset = positions_[b].query_offset;
+  return scoring;
+}
 
+kernels::OutputRows KernelCall::output(const Place& place, std::int64_t head) const {
   const auto& [out, lse, row_max] = outputs_;
-  problem.output = {.out = address(out, b, 0, head),
-                    .dtype = out.dtype(),
-                    .token_stride = out.stride(1),
-                    .head_stride = out.stride(2),
-                    .dim_stride = out.stride(3)};
+  kernels::OutputRows output = {.out = address(out, place.slice, place.first_query, head),
+                                .dtype = out.dtype(),
+                                .token_stride = out.stride(1),
+                                .head_stride = out.stride(2),
+                                .dim_stride = out.stride(3)};
   if (lse) {
-    problem.output.lse = static_cast<float*>(address(lse, b, head));
-    problem.output.lse_head_stride = lse.stride(1);
-    problem.output.lse_token_stride = lse.stride(2);
+    output.lse = static_cast<float*>(address(lse, place.slice, head, place.first_query));
+    output.lse_head_stride = lse.stride(1);
+    output.lse_token_stride = lse.stride(2);
   }
   if (row_max) {
-    problem.output.row_max = static_cast<float*>(address(row_max, b, head));
-    problem.output.row_max_head_stride = row_max.stride(1);
-    problem.output.row_max_token_stride = row_max.stride(2);
+    output.row_max = static_cast<float*>(address(row_max, place.slice, head, place.first_query));
+    output.row_max_head_stride = row_max.stride(1);
+    output.row_max_token_stride = row_max.stride(2);
   }
+  return output;
+}
+
+kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegment& segment) const {
+  const auto sequence = static_cast<std::size_t>(pair / sizes_.kv_heads);
+  const mask::Geometry& geometry = sequences_.geometry()[sequence];
+  const Place& place = sequences_.places()[sequence];
+  const std::int64_t kv_head = pair % sizes_.kv_heads;
+  const std::int64_t head = kv_head * sizes_.group;
+  const TensorView &q = arguments_.q, &k = arguments_.k, &v = arguments_.v;
+  segment = {.k = address(k, place.slice, place.first_key, kv_head),
+             .v = address(v, place.slice, place.first_key, kv_head),
+             .k_row_stride = k.stride(1),
+             .v_row_stride = v.stride(1),
+             .rows = geometry.keys};
+
+  kernels::ForwardProblem problem;
+  problem.head_dim = sizes_.head_dim;
+  problem.value_dim = sizes_.value_dim;
+  problem.q = {.data = address(q, place.slice, place.first_query, head),
+               .dtype = q.dtype(),
+               .token_stride = q.stride(1),
+               .head_stride = q.stride(2),
+               .dim_stride = q.stride(3),
+               .tokens = geometry.tokens,
+               .group = static_cast<std::int32_t>(sizes_.group)};
+  problem.kv = {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3), .v_dim_stride = v.stride(3)};
+  problem.scoring = scoring(geometry.batch, head);
+  problem.scoring.query_offset = geometry.query_offset;
+  problem.output = output(place, head);
   problem.plan = &plan(pair);
   return problem;
 }
 
-int KernelCall::threads() const { return worthwhile_threads(sizes_); }
+int KernelCall::threads() const {
+  double scores = 0.0;
+  for (const mask::Geometry& geometry : sequences_.geometry()) {
+    scores += static_cast<double>(geometry.tokens) * static_cast<double>(geometry.keys);
+  }
+  return worthwhile_threads(2.0 * scores * static_cast<double>(sizes_.q_heads * (sizes_.head_dim + sizes_.value_dim)));
+}
 
 }  // namespace heed::front

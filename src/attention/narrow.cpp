@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Narrow path (decode): keys are cut into pieces of 256 on a grid of absolute positions, pieces run in parallel, and whoever
-// finishes the last piece of a (batch, KV head) joins them in rising order.
+// finishes the last piece of a (sequence, KV head) joins them in rising order.
 #include <algorithm>
 #include <atomic>
 #include <new>
@@ -14,16 +14,18 @@ namespace {
 using kernels::kPieceKeys;
 constexpr std::int64_t kTilesPerPiece = kPieceKeys / kernels::kBlockKeys;
 
-/// Pieces [first, first + count) of one (batch, KV head); those before and behind hold no visible key.
+/// Pieces [first, first + count) of one (sequence, KV head); those before and behind hold no visible key.
 struct Pieces {
   std::int64_t first = 0;
-  std::int64_t count = 1;        ///< at least 1, so that every output is written
-  std::int64_t state_begin = 0;  ///< number of the first piece among the states of all pairs
+  std::int64_t count = 1;  ///< at least 1, so that every output is written
+  std::int64_t rows = 0;
+  std::int64_t state_begin = 0;  ///< floats in front of the pair's states
   std::int32_t unfinished = 0;   ///< tasks still to come; shared by threads
 };
 
 Pieces visible_pieces(const kernels::TilePlan& plan) {
   Pieces pieces;
+  pieces.rows = plan.rows;
   const std::int64_t begin = plan.run_begin[0];
   const std::int64_t end = plan.run_begin[1];
   if (begin == end) return pieces;
@@ -36,25 +38,15 @@ Pieces visible_pieces(const kernels::TilePlan& plan) {
 /// A handful of pieces per task once there are many, so that handing them out stays cheap.
 std::int64_t pieces_per_task(std::int64_t all_pieces) { return std::clamp<std::int64_t>(all_pieces / 256, 1, 8); }
 
-/// max, true max and sum of every row, then the rows themselves.
-class States {
- public:
-  States(float* memory, std::int64_t pieces, std::int64_t rows, std::int64_t value_dim)
-      : memory_(memory), pieces_(pieces), rows_(rows), value_dim_(value_dim) {}
+/// Floats of a piece's state: max, true max and sum of every row, then the rows themselves.
+std::int64_t state_floats(const Pieces& pieces, std::int64_t value_dim) { return pieces.rows * (3 + value_dim); }
 
-  static std::int64_t bytes(std::int64_t pieces, std::int64_t rows, std::int64_t value_dim) {
-    return pieces * rows * (3 + value_dim) * static_cast<std::int64_t>(sizeof(float));
-  }
-  [[nodiscard]] kernels::PartialState operator[](std::int64_t piece) const noexcept {
-    const std::int64_t all_rows = pieces_ * rows_;
-    float* at = memory_ + piece * rows_;
-    return {.max = at, .true_max = at + all_rows, .sum = at + 2 * all_rows, .out = memory_ + 3 * all_rows + piece * rows_ * value_dim_};
-  }
-
- private:
-  float* memory_;
-  std::int64_t pieces_, rows_, value_dim_;
-};
+/// `memory`: max [pieces][rows], true max [pieces][rows], sum [pieces][rows], out [pieces][rows][Dv].
+kernels::PartialState state_of(const Pieces& pieces, float* memory, std::int64_t piece, std::int64_t value_dim) {
+  const std::int64_t all_rows = pieces.count * pieces.rows;
+  float* at = memory + piece * pieces.rows;
+  return {.max = at, .true_max = at + all_rows, .sum = at + 2 * all_rows, .out = memory + 3 * all_rows + piece * pieces.rows * value_dim};
+}
 
 struct Task {
   std::int64_t pair;
@@ -63,19 +55,21 @@ struct Task {
 };
 
 struct Split {
-  std::int64_t pieces = 0;
+  std::int64_t state_floats = 0;
   std::int64_t per_task = 1;
   std::int64_t tasks = 0;
 };
 
 Split split(const KernelCall& call, Pieces* pairs) {
   Split result;
+  std::int64_t all_pieces = 0;
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
     pairs[pair] = visible_pieces(call.plan(pair));
-    pairs[pair].state_begin = result.pieces;
-    result.pieces += pairs[pair].count;
+    pairs[pair].state_begin = result.state_floats;
+    result.state_floats += pairs[pair].count * state_floats(pairs[pair], call.sizes().value_dim);
+    all_pieces += pairs[pair].count;
   }
-  result.per_task = pieces_per_task(result.pieces);
+  result.per_task = pieces_per_task(all_pieces);
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
     pairs[pair].unfinished = static_cast<std::int32_t>((pairs[pair].count + result.per_task - 1) / result.per_task);
     result.tasks += pairs[pair].unfinished;
@@ -103,34 +97,34 @@ std::int64_t scratch_bytes(const kernels::NarrowKernel& kernel, const KernelCall
 }  // namespace
 
 void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call) {
-  const Sizes& sizes = call.sizes();
+  const std::int64_t value_dim = call.sizes().value_dim;
   const base::Scratch pair_memory(call.pairs() * static_cast<std::int64_t>(sizeof(Pieces)));
   auto* pairs = reinterpret_cast<Pieces*>(pair_memory.data());
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) new (&pairs[pair]) Pieces;
   const Split cut = split(call, pairs);
 
   const int threads = call.threads();
-  const std::int64_t rows = sizes.packed_rows();
   const std::int64_t task_bytes = base::round_up_to_line(cut.tasks * static_cast<std::int64_t>(sizeof(Task)));
-  const std::int64_t state_bytes = base::round_up_to_line(States::bytes(cut.pieces, rows, sizes.value_dim));
+  const std::int64_t state_bytes = base::round_up_to_line(cut.state_floats * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t thread_bytes = scratch_bytes(kernel, call);
   const base::Scratch scratch(task_bytes + state_bytes + threads * thread_bytes);
   auto* tasks = reinterpret_cast<Task*>(scratch.data());
-  const States states(reinterpret_cast<float*>(scratch.data() + task_bytes), cut.pieces, rows, sizes.value_dim);
+  auto* states = reinterpret_cast<float*>(scratch.data() + task_bytes);
   std::byte* memory = scratch.data() + task_bytes + state_bytes;
   list_tasks(call, pairs, cut.per_task, tasks);
 
   base::parallel_for(cut.tasks, threads, [&](std::int64_t index, int thread) noexcept {
     const Task& task = tasks[index];
     Pieces& pieces = pairs[task.pair];
+    float* pair_states = states + pieces.state_begin;
     kernels::KvSegment segment;
     const kernels::ForwardProblem problem = call.problem(task.pair, segment);
     for (std::int64_t piece = task.first; piece < task.first + task.count; ++piece) {
-      kernel.run_piece(problem, pieces.first + piece, states[pieces.state_begin + piece], memory + thread * thread_bytes);
+      kernel.run_piece(problem, pieces.first + piece, state_of(pieces, pair_states, piece, value_dim), memory + thread * thread_bytes);
     }
     // The last one to finish sees what the others wrote: its decrement synchronises with theirs.
     if (std::atomic_ref(pieces.unfinished).fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      kernel.combine(problem, states[pieces.state_begin], pieces.count);
+      kernel.combine(problem, state_of(pieces, pair_states, 0, value_dim), pieces.count);
     }
   });
 }

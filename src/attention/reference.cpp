@@ -57,8 +57,8 @@ struct Inputs {
       : q(a.q, a.q.shape()), k(a.k, a.k.shape()), v(a.v, a.v.shape()), bias(a.options.bias, {s.batch, s.q_heads, s.q_tokens, s.kv_tokens}),
         slopes(per_head(a.options.alibi_slopes), {s.batch, s.q_heads, 1, 1}),
         sinks(per_head(a.options.sink_logits), {s.batch, s.q_heads, 1, 1}) {
-    const Positions positions(s, a.options);
-    for (const mask::Geometry& geometry : positions.geometry()) {
+    const Sequences sequences(s, a.options);
+    for (const mask::Geometry& geometry : sequences.geometry()) {
       query_offsets.push_back(geometry.query_offset);
       kv_lengths.push_back(geometry.keys);
     }
@@ -131,7 +131,7 @@ ReferenceForward reference_forward(const Arguments& a, const Sizes& s) {
                           Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens}),
                           Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens})};
   const naive::Outputs outputs{array_of(result.out), array_of(result.lse), array_of(result.row_max)};
-  const int threads = worthwhile_threads(s);
+  const int threads = worthwhile_threads(dense_flops(s));
   const WeightRows weights(threads, s.kv_tokens);
   base::parallel_for(s.batch * s.q_heads * s.q_tokens, threads, [&](std::int64_t task, int thread) noexcept {
     const std::int64_t bh = task / s.q_tokens;
@@ -161,7 +161,7 @@ AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, co
     dsinks = Tensor::zeros(DType::kFloat64, {s.batch, s.q_heads});
     arrays.dsinks = array_of(dsinks);
   }
-  const int threads = shares_bias_across_heads(a, s) ? 1 : worthwhile_threads(s);
+  const int threads = shares_bias_across_heads(a, s) ? 1 : worthwhile_threads(dense_flops(s));
   const WeightRows weights(threads, s.kv_tokens);
   base::parallel_for(s.batch * s.kv_heads, threads, [&](std::int64_t task, int thread) noexcept {
     const std::int64_t first_head = task % s.kv_heads * s.group;

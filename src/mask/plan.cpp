@@ -21,7 +21,6 @@ constexpr std::int64_t kFullTile = -1;  // of TileRun::bits
 struct Problem {
   const MaskNode* mask;
   Geometry geometry;
-  std::int64_t batch;
   std::int64_t first_head;  // of the KV head's group
   std::int32_t group;
   std::int32_t block_rows;
@@ -79,7 +78,7 @@ class PlanCompiler {
   /// Over the block's tokens and, where heads differ, every head of the group: a superset where the block starts or ends inside a
   /// token's heads, which can only turn an exact answer into kMixed.
   Coverage classify(std::int64_t begin, std::int64_t end) const noexcept {
-    Tile tile = {.batch = problem_.batch,
+    Tile tile = {.batch = problem_.geometry.batch,
                  .head = problem_.first_head,
                  .index_begin = block_.token_begin,
                  .index_end = block_.token_end,
@@ -138,9 +137,11 @@ class PlanCompiler {
         ++token;
       }
       if (each_head || g == 0 || r == 0) {
-        known = mask_.bits(
-            {.batch = problem_.batch, .head = problem_.first_head + g, .index = token, .position = token + problem_.geometry.query_offset},
-            key_begin, count);
+        known = mask_.bits({.batch = problem_.geometry.batch,
+                            .head = problem_.first_head + g,
+                            .index = token,
+                            .position = token + problem_.geometry.query_offset},
+                           key_begin, count);
       }
       words[static_cast<std::size_t>(r)] = known;
     }
@@ -176,13 +177,13 @@ std::int64_t count_visible(const kernels::TilePlan& plan) {
   return slots;
 }
 
-/// like[b]: first batch entry with b's geometry.
+/// like[s]: first sequence that sits as s does.
 std::vector<std::int64_t> first_alike(std::span<const Geometry> geometry) {
   std::vector<std::int64_t> order(geometry.size());
   std::vector<std::int64_t> like(geometry.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto key = [&](std::int64_t b) {
-    const Geometry& g = geometry[static_cast<std::size_t>(b)];
+  const auto key = [&](std::int64_t s) {
+    const Geometry& g = geometry[static_cast<std::size_t>(s)];
     return std::array{g.tokens, g.keys, g.query_offset};
   };
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
@@ -191,9 +192,9 @@ std::vector<std::int64_t> first_alike(std::span<const Geometry> geometry) {
     return key_a != key_b ? key_a < key_b : a < b;
   });
   std::int64_t first = 0;
-  for (const std::int64_t b : order) {
-    if (b == order.front() || key(b) != key(first)) first = b;
-    like[static_cast<std::size_t>(b)] = first;
+  for (const std::int64_t s : order) {
+    if (s == order.front() || key(s) != key(first)) first = s;
+    like[static_cast<std::size_t>(s)] = first;
   }
   return like;
 }
@@ -214,24 +215,23 @@ std::int64_t first_alike(const MaskNode& mask, std::int64_t kv_head, std::int32_
 PlanSet::PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group, std::int32_t block_rows)
     : kv_heads_(kv_heads) {
   const MaskNode& node = mask.node();
-  const auto batch = static_cast<std::int64_t>(geometry.size());
-  const bool may_share = batch > 1 && !node.traits().uses_batch;
-  const std::vector<std::int64_t> batch_like = may_share ? first_alike(geometry) : std::vector<std::int64_t>();
-  index_.resize(static_cast<std::size_t>(batch * kv_heads));
-  for (std::int64_t b = 0; b < batch; ++b) {
-    const std::int64_t like_b = may_share ? batch_like[static_cast<std::size_t>(b)] : b;
+  const auto sequences = static_cast<std::int64_t>(geometry.size());
+  const bool may_share = sequences > 1 && !node.traits().uses_batch;
+  const std::vector<std::int64_t> like = may_share ? first_alike(geometry) : std::vector<std::int64_t>();
+  index_.resize(static_cast<std::size_t>(sequences * kv_heads));
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const std::int64_t like_s = may_share ? like[static_cast<std::size_t>(s)] : s;
     for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-      std::int32_t& index = index_[static_cast<std::size_t>(b * kv_heads + kv_head)];
-      const std::int64_t like_head = like_b == b ? first_alike(node, kv_head, group) : kv_head;
-      if (like_b != b || like_head != kv_head) {
-        index = index_[static_cast<std::size_t>(like_b * kv_heads + like_head)];
+      std::int32_t& index = index_[static_cast<std::size_t>(s * kv_heads + kv_head)];
+      const std::int64_t like_head = like_s == s ? first_alike(node, kv_head, group) : kv_head;
+      if (like_s != s || like_head != kv_head) {
+        index = index_[static_cast<std::size_t>(like_s * kv_heads + like_head)];
         continue;
       }
       index = static_cast<std::int32_t>(plans_.size());
       plans_.emplace_back();
       PlanCompiler({.mask = &node,
-                    .geometry = geometry[static_cast<std::size_t>(b)],
-                    .batch = b,
+                    .geometry = geometry[static_cast<std::size_t>(s)],
                     .first_head = kv_head * group,
                     .group = group,
                     .block_rows = block_rows},
@@ -241,8 +241,8 @@ PlanSet::PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int6
   }
 }
 
-const kernels::TilePlan& PlanSet::plan(std::int64_t b, std::int64_t kv_head) const {
-  return plans_[static_cast<std::size_t>(index_[static_cast<std::size_t>(b * kv_heads_ + kv_head)])].plan;
+const kernels::TilePlan& PlanSet::plan(std::int64_t sequence, std::int64_t kv_head) const {
+  return plans_[static_cast<std::size_t>(index_[static_cast<std::size_t>(sequence * kv_heads_ + kv_head)])].plan;
 }
 
 std::int64_t PlanSet::visible_slots() const {

@@ -12,11 +12,12 @@
 
 namespace heed::mask {
 
-/// Where the queries and keys of one batch entry sit.
+/// Where the queries and keys of one sequence sit.
 struct Geometry {
   std::int64_t tokens = 0;        ///< Lq
   std::int64_t keys = 0;          ///< keys that exist: kv_length, or Lk
   std::int64_t query_offset = 0;  ///< position of query 0; may be negative; less than 2^61 away from 0
+  std::int64_t batch = 0;         ///< the batch entry that masks know it by
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
@@ -32,24 +33,24 @@ struct CompiledPlan {
   std::vector<std::uint64_t> bits;
 };
 
-/// One plan per (batch, KV head), shared where the mask does not tell them apart.
+/// One plan per (sequence, KV head), shared where the mask does not tell them apart.
 ///
 /// Made on every attention call: whole key ranges are classified first and halved only where they are mixed, so that a decode step over
 /// 100 000 keys costs a few classifications and a handful of allocations.
 class PlanSet {
  public:
-  /// geometry has one entry per batch entry. group = Hq / Hkv. block_rows <= kernels::kMaxBlockRows.
+  /// geometry has one entry per sequence. group = Hq / Hkv. block_rows <= kernels::kMaxBlockRows.
   PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group, std::int32_t block_rows);
 
-  [[nodiscard]] const kernels::TilePlan& plan(std::int64_t b, std::int64_t kv_head) const;
-  /// Visible (query head, query, key) slots of all batch entries and heads: what useful FLOPs are counted from.
+  [[nodiscard]] const kernels::TilePlan& plan(std::int64_t sequence, std::int64_t kv_head) const;
+  /// Visible (query head, query, key) slots of all sequences and heads: what useful FLOPs are counted from.
   /// Counted when asked: attention itself never needs it.
   [[nodiscard]] std::int64_t visible_slots() const;
 
  private:
   std::int64_t kv_heads_;
   std::vector<CompiledPlan> plans_;
-  std::vector<std::int32_t> index_;  ///< [batch * kv_heads] -> plans_
+  std::vector<std::int32_t> index_;  ///< [sequences * kv_heads] -> plans_
 };
 
 }  // namespace heed::mask

@@ -106,7 +106,7 @@ TEST(MaskMeaning, EveryKindCompilesToItsPredicateForAllSmallSizes) {
     for (std::int64_t keys = 0; keys <= 12; ++keys) {
       for (const Model& model : every_kind(tokens, keys)) {
         // Bottom right and top left, as the two entries of a batch.
-        const std::vector<mask::Geometry> geometry = {{tokens, keys, keys - tokens}, {tokens, keys, 0}};
+        const std::vector<mask::Geometry> geometry = {{tokens, keys, keys - tokens, 0}, {tokens, keys, 0, 1}};
         ASSERT_EQ(compare_plans(model, {geometry, 2, 1, 15}), "") << tokens << " " << keys;
         ASSERT_EQ(compare_plans(model, {geometry, 1, 2, 5}), "") << tokens << " " << keys;
       }

@@ -12,7 +12,7 @@
 namespace heed::test {
 
 struct PlanCase {
-  std::vector<mask::Geometry> geometry;  ///< one per batch entry
+  std::vector<mask::Geometry> geometry;  ///< one per sequence
   std::int64_t kv_heads = 1;
   std::int32_t group = 1;
   std::int32_t block_rows = 48;
@@ -81,9 +81,9 @@ class UnpackedBlock {
 };
 
 /// Empty when one plan says what the predicate says; counts the visible slots.
-inline std::string compare_plan(const kernels::TilePlan& plan, const Predicate& visible, const PlanCase& c, std::int64_t b,
+inline std::string compare_plan(const kernels::TilePlan& plan, const Predicate& visible, const PlanCase& c, std::int64_t sequence,
                                 std::int64_t kv_head, std::int64_t& slots) {
-  const mask::Geometry& g = c.geometry[static_cast<std::size_t>(b)];
+  const mask::Geometry& g = c.geometry[static_cast<std::size_t>(sequence)];
   if (plan.rows != g.tokens * c.group || plan.keys != g.keys || plan.block_rows != c.block_rows) return "sizes differ";
   if (plan.run_begin[0] != 0) return "runs do not start at 0";
   for (std::int64_t block = 0; block * c.block_rows < plan.rows; ++block) {
@@ -93,10 +93,10 @@ inline std::string compare_plan(const kernels::TilePlan& plan, const Predicate& 
       const std::int64_t i = r / c.group;
       const std::int64_t h = kv_head * c.group + r % c.group;
       for (std::int64_t j = 0; j < g.keys; ++j) {
-        const bool expected = visible(b, h, i, i + g.query_offset, j);
+        const bool expected = visible(g.batch, h, i, i + g.query_offset, j);
         slots += expected ? 1 : 0;
         if (unpacked.at(r, j) == expected) continue;
-        return "b " + std::to_string(b) + " h " + std::to_string(h) + " i " + std::to_string(i) + " p " +
+        return "sequence " + std::to_string(sequence) + " h " + std::to_string(h) + " i " + std::to_string(i) + " p " +
                std::to_string(i + g.query_offset) + " j " + std::to_string(j) + (expected ? " is missing" : " is too much");
       }
     }
@@ -108,9 +108,9 @@ inline std::string compare_plan(const kernels::TilePlan& plan, const Predicate& 
 inline std::string compare_plans(const Model& model, const PlanCase& c) {
   const mask::PlanSet set(model.mask, c.geometry, c.kv_heads, c.group, c.block_rows);
   std::int64_t slots = 0;
-  for (std::int64_t b = 0; b < static_cast<std::int64_t>(c.geometry.size()); ++b) {
+  for (std::int64_t s = 0; s < static_cast<std::int64_t>(c.geometry.size()); ++s) {
     for (std::int64_t kv_head = 0; kv_head < c.kv_heads; ++kv_head) {
-      const std::string problem = compare_plan(set.plan(b, kv_head), model.visible, c, b, kv_head, slots);
+      const std::string problem = compare_plan(set.plan(s, kv_head), model.visible, c, s, kv_head, slots);
       if (!problem.empty()) return model.mask.to_string() + ": " + problem;
     }
   }

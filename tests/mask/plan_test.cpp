@@ -28,10 +28,11 @@ PlanCase random_case(Choices& choices, Call& call) {
   call.heads = c.kv_heads * c.group;
   call.tokens = choices.below(140 / c.group);
   call.keys = choices.below(300);
-  for (std::int64_t b = 0; b < call.batch; ++b) {
+  for (std::int64_t sequence = 0; sequence < call.batch; ++sequence) {  // in any order, of any length
     const std::int64_t keys = choices.below(2) == 0 ? call.keys : choices.below(call.keys + 1);
-    const std::int64_t offset = choices.below(3) == 2 ? choices.below(200) - 100 : keys - call.tokens;
-    c.geometry.push_back({call.tokens, keys, offset});
+    const std::int64_t tokens = choices.below(2) == 0 ? call.tokens : choices.below(call.tokens + 1);
+    const std::int64_t offset = choices.below(3) == 2 ? choices.below(200) - 100 : keys - tokens;
+    c.geometry.push_back({tokens, keys, offset, choices.below(call.batch)});
   }
   return c;
 }
@@ -95,7 +96,7 @@ TEST(PlanSharing, PerHeadPlansAreSharedByEqualGroups) {
 
 TEST(PlanSharing, BatchesOfDocumentsAreNotShared) {
   const Model model = documents_model({{1, 1, 2}, {1, 2, 2}});
-  const std::vector<Geometry> geometry = {{3, 3, 0}, {3, 3, 0}};
+  const std::vector<Geometry> geometry = {{3, 3, 0, 0}, {3, 3, 0, 1}};
   const PlanSet set(model.mask, geometry, 2, 1, 48);
   EXPECT_NE(&set.plan(0, 0), &set.plan(1, 0));
   EXPECT_EQ(&set.plan(1, 0), &set.plan(1, 1));
