@@ -95,6 +95,25 @@ HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& 
 HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& q, const KvView& cache,
                              const AttentionOptions& options = {});
 
+/// Sequences of different lengths packed behind each other, without padding. Sequence s owns rows [q_offsets[s], q_offsets[s + 1]) of q and
+/// [k_offsets[s], k_offsets[s + 1]) of k and v, and means exactly what attention() over those slices means, to the bit.
+///
+/// Shapes   q [Tq,Hq,D]   k [Tk,Hkv,D]   v [Tk,Hkv,Dv]   q_offsets, k_offsets [S + 1]   out [Tq,Hq,Dv]   lse [Hq,Tq]. Any strides.
+///          Offsets never fall, from at least 0 to at most Tq and Tk; sequences without queries or keys are fine. Rows of q that no
+///          sequence owns give out = 0 and lse = -inf.
+/// Types    As attention(); offsets int32 or int64.
+/// Options  B is S and sequence s is batch entry s: for masks, dropout, alibi_slopes [Hq] or [S,Hq], query_offset [1] or [S], and
+///          kv_lengths [S], counted from the sequence's first key. Positions count from the sequence's own start. No bias.
+/// Example  Three prompts of 5, 3 and 9 tokens: q_offsets = k_offsets = {0, 5, 8, 17}, {.mask = Mask::causal()}.
+[[nodiscard]] HEED_API Tensor attention_varlen(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& q_offsets,
+                                               const TensorView& k_offsets, const AttentionOptions& options = {});
+[[nodiscard]] HEED_API AttentionState attention_varlen_state(const TensorView& q, const TensorView& k, const TensorView& v,
+                                                             const TensorView& q_offsets, const TensorView& k_offsets,
+                                                             const AttentionOptions& options = {});
+/// outputs: out [Tq,Hq,Dv], lse and row_max [Hq,Tq].
+HEED_API void attention_varlen_into(const AttentionOutputs& outputs, const TensorView& q, const TensorView& k, const TensorView& v,
+                                    const TensorView& q_offsets, const TensorView& k_offsets, const AttentionOptions& options = {});
+
 /// Gradients, each with the shape and dtype of its argument; dbias and dsink_logits are empty where the option was not given.
 struct AttentionGrads {
   Tensor dq, dk, dv, dbias, dsink_logits;

@@ -17,31 +17,21 @@ std::int64_t offset_bytes(const Strides& strides, DType dtype, std::int64_t i0, 
   return (i0 * strides[0] + i1 * strides[1] + i2 * strides[2] + i3 * strides[3]) * size_bytes(dtype);
 }
 
-std::int64_t integer(const TensorView& view, std::int64_t index) {
+}  // namespace
+
+DType statistics_dtype(DType q) noexcept { return q == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
+
+std::int64_t integer(const TensorView& view, std::int64_t index) noexcept {
   const std::int64_t at = index * view.stride(0);
   return view.dtype() == DType::kInt32 ? static_cast<const std::int32_t*>(view.data())[at]
                                        : static_cast<const std::int64_t*>(view.data())[at];
 }
 
-std::int64_t query_offset(const AttentionOptions& options, std::int64_t b, std::int64_t keys, std::int64_t tokens) {
-  if (options.query_offset) return integer(options.query_offset, options.query_offset.size(0) == 1 ? 0 : b);
-  return options.align == Align::kBottomRight ? keys - tokens : 0;
-}
-
-}  // namespace
-
-DType statistics_dtype(DType q) noexcept { return q == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
-
-int worthwhile_threads(double flops) {
-  const double worthwhile = flops / kFlopsPerThread;
-  if (worthwhile < 2.0) return 1;
-  const int available = base::num_threads();
-  return worthwhile < available ? static_cast<int>(worthwhile) : available;
-}
-
-double dense_flops(const Sizes& s) {
-  return 2.0 * static_cast<double>(s.batch * s.q_heads * s.q_tokens) * static_cast<double>(s.kv_tokens) *
-         static_cast<double>(s.head_dim + s.value_dim);
+mask::Geometry geometry_of(const AttentionOptions& options, std::int64_t batch, std::int64_t tokens, std::int64_t keys) noexcept {
+  if (options.kv_lengths) keys = integer(options.kv_lengths, batch);
+  std::int64_t offset = options.align == Align::kBottomRight ? keys - tokens : 0;
+  if (options.query_offset) offset = integer(options.query_offset, options.query_offset.size(0) == 1 ? 0 : batch);
+  return {.tokens = tokens, .keys = keys, .query_offset = offset, .batch = batch};
 }
 
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
@@ -69,16 +59,25 @@ Sequences::Sequences(std::int64_t capacity)
       geometry_(reinterpret_cast<mask::Geometry*>(scratch_.data())), places_(reinterpret_cast<Place*>(geometry_ + capacity)) {}
 
 Sequences::Sequences(const Sizes& sizes, const AttentionOptions& options) : Sequences(sizes.batch) {
-  for (std::int64_t b = 0; b < sizes.batch; ++b) {
-    const std::int64_t keys = options.kv_lengths ? integer(options.kv_lengths, b) : sizes.kv_tokens;
-    add({.tokens = sizes.q_tokens, .keys = keys, .query_offset = query_offset(options, b, keys, sizes.q_tokens), .batch = b}, {.slice = b});
-  }
+  for (std::int64_t b = 0; b < sizes.batch; ++b) add(geometry_of(options, b, sizes.q_tokens, sizes.kv_tokens), {.slice = b});
 }
 
 void Sequences::add(const mask::Geometry& geometry, const Place& place) noexcept {
   new (&geometry_[count_]) mask::Geometry(geometry);
   new (&places_[count_]) Place(place);
   ++count_;
+}
+
+int worthwhile_threads(const Sizes& sizes, const Sequences& sequences) {
+  double scores = 0.0;
+  for (const mask::Geometry& geometry : sequences.geometry()) {
+    scores += static_cast<double>(geometry.tokens) * static_cast<double>(geometry.keys);
+  }
+  const double flops = 2.0 * scores * static_cast<double>(sizes.q_heads * (sizes.head_dim + sizes.value_dim));
+  const double worthwhile = flops / kFlopsPerThread;
+  if (worthwhile < 2.0) return 1;
+  const int available = base::num_threads();
+  return worthwhile < available ? static_cast<int>(worthwhile) : available;
 }
 
 }  // namespace heed::front

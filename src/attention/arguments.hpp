@@ -34,6 +34,7 @@ struct Arguments {
   const TensorView& k;
   const TensorView& v;
   const AttentionOptions& options;
+  TensorView q_offsets = {}, k_offsets = {};  ///< of packed sequences only
 };
 
 /// Largest D and Dv.
@@ -41,18 +42,22 @@ inline constexpr std::int64_t kMaxHeadDim = 1024;
 
 /// Checks shapes, types and options; throws InvalidArgument that names the argument.
 [[nodiscard]] Sizes check_inputs(const Arguments& arguments);
-/// Checks type, shape and that nothing written overlaps itself or anything read.
+/// The same for packed q [Tq,Hq,D], k [Tk,Hkv,D], v [Tk,Hkv,Dv] and their offsets: B is the number of sequences, Lq is Tq, Lk is Tk.
+[[nodiscard]] Sizes check_packed_inputs(const Arguments& arguments);
+/// Checks type, shape and that nothing written overlaps itself or anything read. Packed where q is.
 void check_outputs(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs);
 
 /// float64 inputs have float64 lse; all others float32.
 [[nodiscard]] DType statistics_dtype(DType q) noexcept;
 
-/// Threads that are worth waking for so much arithmetic.
-[[nodiscard]] int worthwhile_threads(double flops);
-/// Of all scores and their values, masks aside.
-[[nodiscard]] double dense_flops(const Sizes& sizes);
-
 [[nodiscard]] double scale_of(const AttentionOptions& options, std::int64_t head_dim);
+
+/// Element of an int32 or int64 tensor of one axis.
+[[nodiscard]] std::int64_t integer(const TensorView& view, std::int64_t index) noexcept;
+
+/// Keys of a batch entry that exist, of the `keys` it has room for; and the position of its query 0.
+[[nodiscard]] mask::Geometry geometry_of(const AttentionOptions& options, std::int64_t batch, std::int64_t tokens,
+                                         std::int64_t keys) noexcept;
 
 /// `view` as [n0, n1, n2, n3], right-aligned; axes of size 1 repeat with stride 0. For a view that check_inputs accepted.
 [[nodiscard]] TensorView broadcast4(const TensorView& view, const Shape& shape);
@@ -89,5 +94,8 @@ class Sequences {
   Place* places_;             ///< [capacity]
   std::int64_t count_ = 0;
 };
+
+/// Threads that are worth waking for these, masks aside.
+[[nodiscard]] int worthwhile_threads(const Sizes& sizes, const Sequences& sequences);
 
 }  // namespace heed::front

@@ -1,51 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public forward calls: check, choose a path, run it.
+// The public forward calls over batches.
 #include <heed/attention.hpp>
 
 #include <heed/kv_cache.hpp>
 
-#include "attention/elements.hpp"
 #include "attention/forward.hpp"
-#include "attention/reference.hpp"
 
 namespace heed {
 namespace front {
 
-Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options) {
-  Choice choice;
-  choice.isa = base::active_isa();
-  const bool drops = options.dropout && options.dropout->p > 0.0;
-  if (q == DType::kFloat64 || drops) return choice;
-  if (sizes.packed_rows() <= kernels::kNarrowRows) {
-    choice.narrow = kernels::narrow_kernel(choice.isa, q, kv);
-    if (choice.narrow != nullptr) choice.path = Path::kNarrow;
-  } else {
-    choice.wide = kernels::wide_kernel(choice.isa, q, kv);
-    if (choice.wide != nullptr) choice.path = Path::kWide;
-  }
-  return choice;
-}
-
 namespace {
-
-void run_reference(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs) {
-  const ReferenceForward result = reference_forward(arguments, sizes);
-  round_into(outputs.out, result.out);
-  if (outputs.lse) round_into(outputs.lse, result.lse);
-  if (outputs.row_max) round_into(outputs.row_max, result.row_max);
-}
 
 /// For checked arguments and outputs.
 void run(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs) {
-  const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype(), arguments.options);
-  if (sizes.batch == 0 || sizes.q_tokens == 0) return;
-  if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs);
-  const Sequences sequences(sizes, arguments.options);
-  if (choice.path == Path::kNarrow) {
-    run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, sequences, kernels::kNarrowRows));
-  } else {
-    run_wide(*choice.wide, KernelCall(arguments, sizes, outputs, sequences, choice.wide->block_rows));
-  }
+  if (sizes.q_tokens == 0) return;
+  run_forward(arguments, sizes, outputs, Sequences(sizes, arguments.options));
 }
 
 Tensor make_out(const Arguments& arguments, const Sizes& s) {

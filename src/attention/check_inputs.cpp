@@ -17,13 +17,18 @@ using base::throw_invalid;
 
 std::string text(std::int64_t value) { return std::to_string(value); }
 
-void check_rank(const Arguments& a, const char* name, const TensorView& view, const char* axes) {
+void check_rank(const Arguments& a, const char* name, const TensorView& view, int rank, const char* axes) {
   if (!view) throw_invalid(a.function, name, std::string("a tensor ") + axes, "none");
-  if (view.rank() != 4) throw_invalid(a.function, name, std::string("4 axes ") + axes, to_string(view.shape()));
+  if (view.rank() != rank) throw_invalid(a.function, name, text(rank) + " axes " + axes, to_string(view.shape()));
   for (const std::int64_t size : view.shape()) {
     if (size < 0) throw_invalid(a.function, name, "sizes of at least 0", to_string(view.shape()));
   }
 }
+
+/// Tokens, heads and D are the last three axes, whether a batch axis precedes them or not.
+int tokens_axis(const TensorView& view) { return view.rank() - 3; }
+int heads_axis(const TensorView& view) { return view.rank() - 2; }
+int dim_axis(const TensorView& view) { return view.rank() - 1; }
 
 /// Memory behind every tensor, before anything of it is read.
 void check_memory(const Arguments& a) {
@@ -36,6 +41,8 @@ void check_memory(const Arguments& a) {
   base::require_memory(a.function, "sink_logits", o.sink_logits);
   base::require_memory(a.function, "query_offset", o.query_offset);
   base::require_memory(a.function, "kv_lengths", o.kv_lengths);
+  base::require_memory(a.function, "q_offsets", a.q_offsets);
+  base::require_memory(a.function, "k_offsets", a.k_offsets);
 }
 
 void check_axis(const Arguments& a, const char* name, const TensorView& view, int axis, std::int64_t size, const char* meaning) {
@@ -44,15 +51,19 @@ void check_axis(const Arguments& a, const char* name, const TensorView& view, in
 }
 
 void check_head_dim(const Arguments& a, const char* name, const TensorView& view) {
-  if (view.size(3) >= 1 && view.size(3) <= kMaxHeadDim) return;
+  const std::int64_t dim = view.size(dim_axis(view));
+  if (dim >= 1 && dim <= kMaxHeadDim) return;
   throw_invalid(a.function, name, "a last axis from 1 to " + text(kMaxHeadDim), to_string(view.shape()));
 }
 
 void check_heads(const Arguments& a) {
-  if (a.q.size(2) < 1) throw_invalid(a.function, "q", "at least 1 head on axis 2", to_string(a.q.shape()));
-  if (a.k.size(2) < 1) throw_invalid(a.function, "k", "at least 1 head on axis 2", to_string(a.k.shape()));
-  if (a.q.size(2) % a.k.size(2) == 0) return;
-  throw_invalid(a.function, "k", "a number of heads that divides the " + text(a.q.size(2)) + " of q", text(a.k.size(2)) + " heads");
+  const int axis = heads_axis(a.q);
+  const std::int64_t q_heads = a.q.size(axis), kv_heads = a.k.size(axis);
+  const std::string expected = "at least 1 head on axis " + text(axis);
+  if (q_heads < 1) throw_invalid(a.function, "q", expected, to_string(a.q.shape()));
+  if (kv_heads < 1) throw_invalid(a.function, "k", expected, to_string(a.k.shape()));
+  if (q_heads % kv_heads == 0) return;
+  throw_invalid(a.function, "k", "a number of heads that divides the " + text(q_heads) + " of q", text(kv_heads) + " heads");
 }
 
 void check_types(const Arguments& a) {
@@ -116,22 +127,26 @@ void check_sinks(const Arguments& a, const Sizes& s) {
   throw_invalid(a.function, "sink_logits", "[Hq] = [" + text(s.q_heads) + "]", to_string(sinks.shape()));
 }
 
-void check_lengths(const Arguments& a, const Sizes& s) {
+void check_lengths_form(const Arguments& a, const Sizes& s) {
   const TensorView& lengths = a.options.kv_lengths;
-  if (!lengths) return;
   if (lengths.dtype() != DType::kInt64 && lengths.dtype() != DType::kInt32) {
     throw_invalid(a.function, "kv_lengths", "int64 or int32", to_string(lengths.dtype()));
   }
   if (lengths.shape() != Shape{s.batch}) {
     throw_invalid(a.function, "kv_lengths", "[B] = [" + text(s.batch) + "]", to_string(lengths.shape()));
   }
-  for (std::int64_t b = 0; b < s.batch; ++b) {
-    const double length = element(lengths, {b});
-    if (length < 0.0 || length > static_cast<double>(s.kv_tokens)) {
-      throw_invalid(a.function, "kv_lengths", "values from 0 to Lk = " + text(s.kv_tokens),
-                    text(static_cast<std::int64_t>(length)) + " in batch entry " + text(b));
-    }
-  }
+}
+
+void check_length(const Arguments& a, std::int64_t b, std::int64_t keys) {
+  const std::int64_t length = integer(a.options.kv_lengths, b);
+  if (length >= 0 && length <= keys) return;
+  throw_invalid(a.function, "kv_lengths", "values from 0 to Lk = " + text(keys), text(length) + " in batch entry " + text(b));
+}
+
+void check_lengths(const Arguments& a, const Sizes& s) {
+  if (!a.options.kv_lengths) return;
+  check_lengths_form(a, s);
+  for (std::int64_t b = 0; b < s.batch; ++b) check_length(a, b, s.kv_tokens);
 }
 
 /// Positions up to 2^53 either way: differences of them fit 64 bits, and doubles hold them exactly.
@@ -180,29 +195,64 @@ void check_scalars(const Arguments& a) {
   }
 }
 
-}  // namespace
-
-Sizes check_inputs(const Arguments& a) {
-  check_rank(a, "q", a.q, "[B, Lq, Hq, D]");
-  check_rank(a, "k", a.k, "[B, Lk, Hkv, D]");
-  check_rank(a, "v", a.v, "[B, Lk, Hkv, Dv]");
+/// What batched and packed tensors have in common; their ranks are right.
+void check_tensors(const Arguments& a) {
   check_types(a);
   check_head_dim(a, "q", a.q);
   check_heads(a);
-  check_axis(a, "k", a.k, 0, a.q.size(0), "B of q");
-  check_axis(a, "k", a.k, 3, a.q.size(3), "D of q");
-  check_axis(a, "v", a.v, 0, a.q.size(0), "B of q");
-  check_axis(a, "v", a.v, 1, a.k.size(1), "Lk of k");
-  check_axis(a, "v", a.v, 2, a.k.size(2), "Hkv of k");
+  check_axis(a, "k", a.k, dim_axis(a.k), a.q.size(dim_axis(a.q)), "D of q");
+  check_axis(a, "v", a.v, tokens_axis(a.v), a.k.size(tokens_axis(a.k)), a.k.rank() == 4 ? "Lk of k" : "Tk of k");
+  check_axis(a, "v", a.v, heads_axis(a.v), a.k.size(heads_axis(a.k)), "Hkv of k");
   check_head_dim(a, "v", a.v);
-  const Sizes sizes = {.batch = a.q.size(0),
-                       .q_tokens = a.q.size(1),
-                       .kv_tokens = a.k.size(1),
-                       .q_heads = a.q.size(2),
-                       .kv_heads = a.k.size(2),
-                       .group = a.q.size(2) / a.k.size(2),
-                       .head_dim = a.q.size(3),
-                       .value_dim = a.v.size(3)};
+}
+
+Sizes sizes_of(const Arguments& a, std::int64_t batch) {
+  const std::int64_t q_heads = a.q.size(heads_axis(a.q)), kv_heads = a.k.size(heads_axis(a.k));
+  return {.batch = batch,
+          .q_tokens = a.q.size(tokens_axis(a.q)),
+          .kv_tokens = a.k.size(tokens_axis(a.k)),
+          .q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .group = q_heads / kv_heads,
+          .head_dim = a.q.size(dim_axis(a.q)),
+          .value_dim = a.v.size(dim_axis(a.v))};
+}
+
+void check_offsets_form(const Arguments& a, const char* name, const TensorView& offsets) {
+  if (!offsets) throw_invalid(a.function, name, "a tensor [S + 1]", "none");
+  if (offsets.dtype() != DType::kInt64 && offsets.dtype() != DType::kInt32) {
+    throw_invalid(a.function, name, "int64 or int32", to_string(offsets.dtype()));
+  }
+  if (offsets.rank() != 1 || offsets.size(0) < 1) throw_invalid(a.function, name, "[S + 1] for S sequences", to_string(offsets.shape()));
+}
+
+void check_offsets_values(const Arguments& a, const char* name, const TensorView& offsets, std::int64_t rows) {
+  std::int64_t previous = 0;
+  for (std::int64_t s = 0; s < offsets.size(0); ++s) {
+    const std::int64_t offset = integer(offsets, s);
+    if (offset < previous || offset > rows) {
+      throw_invalid(a.function, name, "values from 0 to " + text(rows) + " that never fall", text(offset) + " at index " + text(s));
+    }
+    previous = offset;
+  }
+}
+
+void check_packed_lengths(const Arguments& a, const Sizes& s) {
+  if (!a.options.kv_lengths) return;
+  check_lengths_form(a, s);
+  for (std::int64_t b = 0; b < s.batch; ++b) check_length(a, b, integer(a.k_offsets, b + 1) - integer(a.k_offsets, b));
+}
+
+}  // namespace
+
+Sizes check_inputs(const Arguments& a) {
+  check_rank(a, "q", a.q, 4, "[B, Lq, Hq, D]");
+  check_rank(a, "k", a.k, 4, "[B, Lk, Hkv, D]");
+  check_rank(a, "v", a.v, 4, "[B, Lk, Hkv, Dv]");
+  check_axis(a, "k", a.k, 0, a.q.size(0), "B of q");
+  check_axis(a, "v", a.v, 0, a.q.size(0), "B of q");
+  check_tensors(a);
+  const Sizes sizes = sizes_of(a, a.q.size(0));
   check_memory(a);
   check_scalars(a);
   check_mask(a, sizes);
@@ -210,6 +260,32 @@ Sizes check_inputs(const Arguments& a) {
   check_slopes(a, sizes);
   check_sinks(a, sizes);
   check_lengths(a, sizes);
+  check_offsets(a, sizes);
+  return sizes;
+}
+
+Sizes check_packed_inputs(const Arguments& a) {
+  check_rank(a, "q", a.q, 3, "[Tq, Hq, D]");
+  check_rank(a, "k", a.k, 3, "[Tk, Hkv, D]");
+  check_rank(a, "v", a.v, 3, "[Tk, Hkv, Dv]");
+  check_tensors(a);
+  check_offsets_form(a, "q_offsets", a.q_offsets);
+  check_offsets_form(a, "k_offsets", a.k_offsets);
+  if (a.k_offsets.shape() != a.q_offsets.shape()) {
+    throw_invalid(a.function, "k_offsets", "as many as q_offsets, " + to_string(a.q_offsets.shape()), to_string(a.k_offsets.shape()));
+  }
+  const Sizes sizes = sizes_of(a, a.q_offsets.size(0) - 1);
+  check_memory(a);
+  check_offsets_values(a, "q_offsets", a.q_offsets, sizes.q_tokens);
+  check_offsets_values(a, "k_offsets", a.k_offsets, sizes.kv_tokens);
+  check_scalars(a);
+  check_mask(a, sizes);
+  if (a.options.bias) {
+    throw_invalid(a.function, "bias", "none: packed sequences have no common [Lq, Lk]; call attention() for each", "a tensor");
+  }
+  check_slopes(a, sizes);
+  check_sinks(a, sizes);
+  check_packed_lengths(a, sizes);
   check_offsets(a, sizes);
   return sizes;
 }

@@ -9,19 +9,20 @@ namespace heed::front {
 
 enum class Path : std::uint8_t { kReference, kWide, kNarrow };
 
-/// Which code a call runs. `wide` or `narrow` is set on its path.
+/// Which code a call runs. Both kernels are set unless it is the reference: packed sequences may take either path.
 struct Choice {
-  Path path = Path::kReference;
+  Path path = Path::kReference;  ///< of sequences of Lq tokens
   base::Isa isa = base::Isa::kGeneric;
   const kernels::WideKernel* wide = nullptr;
   const kernels::NarrowKernel* narrow = nullptr;
 };
+[[nodiscard]] constexpr bool is_narrow(std::int64_t packed_rows) { return packed_rows <= kernels::kNarrowRows; }
 [[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options);
 
 /// A call as kernels see it: one ForwardProblem per (sequence, KV head). Sequences may differ in length.
 class KernelCall {
  public:
-  /// `sizes.batch` is what mask, bias and slopes were checked for; `sequences` may be some of its entries.
+  /// `sizes.batch` is what mask, bias and slopes were checked for; `sequences` may be some of its entries, each with at least one token.
   KernelCall(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences,
              std::int32_t block_rows);
 
@@ -51,6 +52,9 @@ class KernelCall {
   const float* slopes_ = nullptr;
   const float* sinks_ = nullptr;
 };
+
+/// Every sequence on the path that its own rows take, so that its bits do not depend on the others. q, k, v and outputs have 4 axes.
+void run_forward(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences);
 
 void run_wide(const kernels::WideKernel& kernel, const KernelCall& call);
 void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call);

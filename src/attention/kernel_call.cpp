@@ -106,12 +106,6 @@ kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegmen
   return problem;
 }
 
-int KernelCall::threads() const {
-  double scores = 0.0;
-  for (const mask::Geometry& geometry : sequences_.geometry()) {
-    scores += static_cast<double>(geometry.tokens) * static_cast<double>(geometry.keys);
-  }
-  return worthwhile_threads(2.0 * scores * static_cast<double>(sizes_.q_heads * (sizes_.head_dim + sizes_.value_dim)));
-}
+int KernelCall::threads() const { return worthwhile_threads(sizes_, sequences_); }
 
 }  // namespace heed::front

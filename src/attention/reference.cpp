@@ -2,6 +2,7 @@
 // Widens the inputs, hands rows of the naive kernel to the threads, and is the public heed::reference.
 #include "attention/reference.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -53,14 +54,14 @@ Array4<double> array_of(Tensor& tensor) {
 
 /// What a Problem points into.
 struct Inputs {
-  Inputs(const Arguments& a, const Sizes& s)
+  Inputs(const Arguments& a, const Sizes& s, const Sequences& sequences)
       : q(a.q, a.q.shape()), k(a.k, a.k.shape()), v(a.v, a.v.shape()), bias(a.options.bias, {s.batch, s.q_heads, s.q_tokens, s.kv_tokens}),
         slopes(per_head(a.options.alibi_slopes), {s.batch, s.q_heads, 1, 1}),
-        sinks(per_head(a.options.sink_logits), {s.batch, s.q_heads, 1, 1}) {
-    const Sequences sequences(s, a.options);
+        sinks(per_head(a.options.sink_logits), {s.batch, s.q_heads, 1, 1}), query_offsets(static_cast<std::size_t>(s.batch)),
+        kv_lengths(static_cast<std::size_t>(s.batch)) {
     for (const mask::Geometry& geometry : sequences.geometry()) {
-      query_offsets.push_back(geometry.query_offset);
-      kv_lengths.push_back(geometry.keys);
+      query_offsets[static_cast<std::size_t>(geometry.batch)] = geometry.query_offset;
+      kv_lengths[static_cast<std::size_t>(geometry.batch)] = geometry.keys;
     }
   }
   base::DefaultFloatingPoint environment;  // first: widening a denormal must not flush it
@@ -73,7 +74,7 @@ bool visible(const void* mask, std::int64_t b, std::int64_t h, std::int64_t i, s
 }
 
 naive::Problem problem_of(const Arguments& a, const Sizes& s, const Inputs& inputs) {
-  naive::Problem problem{.kv_tokens = s.kv_tokens,
+  naive::Problem problem{.kv_tokens = 0,
                          .group = s.group,
                          .head_dim = s.head_dim,
                          .value_dim = s.value_dim,
@@ -97,10 +98,47 @@ naive::Problem problem_of(const Arguments& a, const Sizes& s, const Inputs& inpu
   return problem;
 }
 
+/// The part of `array` that begins at `row` of `slice`, for whichever batch entry.
+template <class T>
+Array4<T> part(Array4<T> array, std::int64_t slice, std::int64_t row, std::size_t row_axis) {
+  if (!array) return array;
+  array.data += slice * array.strides[0] + row * array.strides[row_axis];
+  array.strides[0] = 0;
+  return array;
+}
+
+/// One sequence's share of a call; the naive kernel knows it by its batch entry.
+struct Part {
+  naive::Problem problem;
+  mask::Geometry geometry;
+  Place place;
+};
+
+std::vector<Part> parts_of(const Arguments& a, const Sizes& s, const Inputs& inputs, const Sequences& sequences) {
+  std::vector<Part> parts;
+  for (std::size_t n = 0; n < sequences.geometry().size(); ++n) {
+    const mask::Geometry& geometry = sequences.geometry()[n];
+    const Place& place = sequences.places()[n];
+    naive::Problem problem = problem_of(a, s, inputs);
+    problem.kv_tokens = geometry.keys;
+    problem.q = part(problem.q, place.slice, place.first_query, 1);
+    problem.k = part(problem.k, place.slice, place.first_key, 1);
+    problem.v = part(problem.v, place.slice, place.first_key, 1);
+    parts.push_back({problem, geometry, place});
+  }
+  return parts;
+}
+
 /// A row of weights per thread.
 struct WeightRows {
-  WeightRows(int threads, std::int64_t kv_tokens) : stride(base::round_up_to_line(kv_tokens * 8) / 8), scratch(threads * stride * 8) {}
+  WeightRows(int threads, const std::vector<Part>& parts)
+      : stride(base::round_up_to_line(longest(parts) * 8) / 8), scratch(threads * stride * 8) {}
   [[nodiscard]] double* of(int thread) const { return reinterpret_cast<double*>(scratch.data()) + thread * stride; }
+  static std::int64_t longest(const std::vector<Part>& parts) {
+    std::int64_t keys = 0;
+    for (const Part& p : parts) keys = std::max(keys, p.geometry.keys);
+    return keys;
+  }
   std::int64_t stride;
   base::Scratch scratch;
 };
@@ -124,54 +162,67 @@ Tensor sum_over_batch(const Tensor& per_batch) {
 
 }  // namespace
 
-ReferenceForward reference_forward(const Arguments& a, const Sizes& s) {
-  const Inputs inputs(a, s);
-  const naive::Problem problem = problem_of(a, s, inputs);
-  ReferenceForward result{Tensor(DType::kFloat64, {s.batch, s.q_tokens, s.q_heads, s.value_dim}),
-                          Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens}),
-                          Tensor(DType::kFloat64, {s.batch, s.q_heads, s.q_tokens})};
-  const naive::Outputs outputs{array_of(result.out), array_of(result.lse), array_of(result.row_max)};
-  const int threads = worthwhile_threads(dense_flops(s));
-  const WeightRows weights(threads, s.kv_tokens);
-  base::parallel_for(s.batch * s.q_heads * s.q_tokens, threads, [&](std::int64_t task, int thread) noexcept {
-    const std::int64_t bh = task / s.q_tokens;
-    naive::forward_row(problem, {bh / s.q_heads, bh % s.q_heads, task % s.q_tokens}, outputs, weights.of(thread));
+ReferenceForward reference_forward(const Arguments& a, const Sizes& s, const Sequences& sequences) {
+  const Inputs inputs(a, s, sequences);
+  const std::vector<Part> parts = parts_of(a, s, inputs, sequences);
+  const Shape statistics = {a.q.size(0), s.q_heads, s.q_tokens};
+  ReferenceForward result{Tensor::zeros(DType::kFloat64, {a.q.size(0), s.q_tokens, s.q_heads, s.value_dim}),
+                          Tensor::zeros(DType::kFloat64, statistics), Tensor::zeros(DType::kFloat64, statistics)};
+  const naive::Outputs all{array_of(result.out), array_of(result.lse), array_of(result.row_max)};
+  std::vector<std::int64_t> first_row = {0};  // of each part, among the rows of all heads
+  for (const Part& p : parts) first_row.push_back(first_row.back() + p.geometry.tokens * s.q_heads);
+  const int threads = worthwhile_threads(s, sequences);
+  const WeightRows weights(threads, parts);
+  base::parallel_for(first_row.back(), threads, [&](std::int64_t task, int thread) noexcept {
+    const auto n = static_cast<std::size_t>(std::upper_bound(first_row.begin(), first_row.end(), task) - first_row.begin() - 1);
+    const auto& [problem, geometry, place] = parts[n];
+    const std::int64_t row = task - first_row[n];
+    const naive::Outputs outputs{part(all.out, place.slice, place.first_query, 1), part(all.lse, place.slice, place.first_query, 2),
+                                 part(all.row_max, place.slice, place.first_query, 2)};
+    naive::forward_row(problem, {geometry.batch, row / geometry.tokens, row % geometry.tokens}, outputs, weights.of(thread));
   });
   return result;
 }
 
-AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, const Sizes& s) {
-  const Inputs inputs(a, s);
-  const naive::Problem problem = problem_of(a, s, inputs);
+AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, const Sizes& s, const Sequences& sequences) {
+  const Inputs inputs(a, s, sequences);
+  const std::vector<Part> parts = parts_of(a, s, inputs, sequences);
   const Widened dout_wide(dout, dout.shape());
   AttentionGrads grads{Tensor::zeros(DType::kFloat64, a.q.shape()),
                        Tensor::zeros(DType::kFloat64, a.k.shape()),
                        Tensor::zeros(DType::kFloat64, a.v.shape()),
                        {},
                        {}};
-  naive::Gradients arrays{array_of(grads.dq), array_of(grads.dk), array_of(grads.dv), {}, {}};
+  naive::Gradients all{array_of(grads.dq), array_of(grads.dk), array_of(grads.dv), {}, {}};
   if (a.options.bias) {
     grads.dbias = Tensor::zeros(DType::kFloat64, a.options.bias.shape());
-    arrays.dbias.data = grads.dbias.data_as<double>();
+    all.dbias.data = grads.dbias.data_as<double>();
     const TensorView wide = broadcast4(std::as_const(grads.dbias).view(), {s.batch, s.q_heads, s.q_tokens, s.kv_tokens});
-    for (int axis = 0; axis < 4; ++axis) arrays.dbias.strides[static_cast<std::size_t>(axis)] = wide.stride(axis);
+    for (int axis = 0; axis < 4; ++axis) all.dbias.strides[static_cast<std::size_t>(axis)] = wide.stride(axis);
   }
   Tensor dsinks;
   if (a.options.sink_logits) {
     dsinks = Tensor::zeros(DType::kFloat64, {s.batch, s.q_heads});
-    arrays.dsinks = array_of(dsinks);
+    all.dsinks = array_of(dsinks);
   }
-  const int threads = shares_bias_across_heads(a, s) ? 1 : worthwhile_threads(dense_flops(s));
-  const WeightRows weights(threads, s.kv_tokens);
-  base::parallel_for(s.batch * s.kv_heads, threads, [&](std::int64_t task, int thread) noexcept {
+  const int threads = shares_bias_across_heads(a, s) ? 1 : worthwhile_threads(s, sequences);
+  const WeightRows weights(threads, parts);
+  base::parallel_for(sequences.count() * s.kv_heads, threads, [&](std::int64_t task, int thread) noexcept {
+    const auto& [problem, geometry, place] = parts[static_cast<std::size_t>(task / s.kv_heads)];
+    const naive::Gradients gradients{part(all.dq, place.slice, place.first_query, 1), part(all.dk, place.slice, place.first_key, 1),
+                                     part(all.dv, place.slice, place.first_key, 1), all.dbias, all.dsinks};
+    const Array4<const double> own_dout = part(dout_wide.array(), place.slice, place.first_query, 1);
     const std::int64_t first_head = task % s.kv_heads * s.group;
-    for (std::int64_t row = 0; row < s.packed_rows(); ++row) {
-      naive::backward_row(problem, {task / s.kv_heads, first_head + row % s.group, row / s.group}, dout_wide.array(), arrays,
-                          weights.of(thread));
+    for (std::int64_t row = 0; row < geometry.tokens * s.group; ++row) {
+      naive::backward_row(problem, {geometry.batch, first_head + row % s.group, row / s.group}, own_dout, gradients, weights.of(thread));
     }
   });
   if (a.options.sink_logits) grads.dsink_logits = sum_over_batch(dsinks);
   return grads;
+}
+
+AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, const Sizes& s) {
+  return reference_backward(dout, a, s, Sequences(s, a.options));
 }
 
 void check_dout(const Arguments& a, const Sizes& s, const TensorView& dout) {
@@ -188,7 +239,8 @@ namespace heed::reference {
 
 AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
   const front::Arguments arguments{"reference::attention_state", q, k, v, options};
-  front::ReferenceForward result = front::reference_forward(arguments, front::check_inputs(arguments));
+  const front::Sizes sizes = front::check_inputs(arguments);
+  front::ReferenceForward result = front::reference_forward(arguments, sizes, front::Sequences(sizes, options));
   return {std::move(result.out), std::move(result.lse)};
 }
 

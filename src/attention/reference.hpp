@@ -10,9 +10,12 @@ namespace heed::front {
 struct ReferenceForward {
   Tensor out, lse, row_max;
 };
-[[nodiscard]] ReferenceForward reference_forward(const Arguments& arguments, const Sizes& sizes);
+/// q, k and v have 4 axes; rows of the results that no sequence owns are 0.
+[[nodiscard]] ReferenceForward reference_forward(const Arguments& arguments, const Sizes& sizes, const Sequences& sequences);
 
-/// Gradients in float64, compact and row-major. dout is checked by the caller.
+/// Gradients in float64, compact and row-major. dout is checked by the caller. Rows that no sequence owns are 0.
+[[nodiscard]] AttentionGrads reference_backward(const TensorView& dout, const Arguments& arguments, const Sizes& sizes,
+                                                const Sequences& sequences);
 [[nodiscard]] AttentionGrads reference_backward(const TensorView& dout, const Arguments& arguments, const Sizes& sizes);
 
 /// dout must have the shape of out and a floating type.

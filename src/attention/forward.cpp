@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses a path for every sequence of a checked call, and runs it.
+#include "attention/forward.hpp"
+
+#include "attention/elements.hpp"
+#include "attention/reference.hpp"
+
+namespace heed::front {
+namespace {
+
+void run_reference(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences) {
+  const ReferenceForward result = reference_forward(arguments, sizes, sequences);
+  round_into(outputs.out, result.out);
+  if (outputs.lse) round_into(outputs.lse, result.lse);
+  if (outputs.row_max) round_into(outputs.row_max, result.row_max);
+}
+
+}  // namespace
+
+Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options) {
+  Choice choice;
+  choice.isa = base::active_isa();
+  const bool drops = options.dropout && options.dropout->p > 0.0;
+  if (q == DType::kFloat64 || drops) return choice;
+  choice.wide = kernels::wide_kernel(choice.isa, q, kv);
+  choice.narrow = kernels::narrow_kernel(choice.isa, q, kv);
+  if (choice.wide == nullptr || choice.narrow == nullptr) return choice;
+  choice.path = is_narrow(sizes.packed_rows()) ? Path::kNarrow : Path::kWide;
+  return choice;
+}
+
+void run_forward(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences) {
+  const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype(), arguments.options);
+  if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs, sequences);
+  Sequences narrow(sequences.count()), wide(sequences.count());
+  for (std::size_t n = 0; n < sequences.geometry().size(); ++n) {
+    const std::int64_t rows = sequences.geometry()[n].tokens * sizes.group;
+    if (rows > 0) (is_narrow(rows) ? narrow : wide).add(sequences.geometry()[n], sequences.places()[n]);
+  }
+  if (wide.count() > 0) run_wide(*choice.wide, KernelCall(arguments, sizes, outputs, wide, choice.wide->block_rows));
+  if (narrow.count() > 0) run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, narrow, kernels::kNarrowRows));
+}
+
+}  // namespace heed::front
