@@ -61,8 +61,9 @@ class PackedCase {
   [[nodiscard]] std::int64_t keys(std::int64_t s) const { return length(k_starts, s); }
 
   /// The same sequence through a batch of S copies of its slices; entry s is the one to look at.
-  [[nodiscard]] Forward separately(std::int64_t s, const std::function<Forward(const TensorView&, const TensorView&, const TensorView&,
-                                                                               const AttentionOptions&)>& run) const {
+  [[nodiscard]] Forward separately(
+      std::int64_t s,
+      const std::function<Forward(const TensorView&, const TensorView&, const TensorView&, const AttentionOptions&)>& run) const {
     AttentionOptions own = options;
     Tensor lengths;
     if (options.kv_lengths) {
@@ -133,7 +134,8 @@ class PackedCase {
     if (below(3) == 0) options.softcap = 5.0;
     if (below(3) == 0) options.scale = 0.4;
     if (below(3) == 0) {
-      options.alibi_slopes = keep(random_normal(below(2) == 0 ? Shape{q_heads} : Shape{sequences, q_heads}, DType::kFloat32, engine_(), 0.1));
+      options.alibi_slopes =
+          keep(random_normal(below(2) == 0 ? Shape{q_heads} : Shape{sequences, q_heads}, DType::kFloat32, engine_(), 0.1));
     }
     if (below(3) == 0) options.sink_logits = keep(random_normal({q_heads}, DType::kFloat32, engine_(), 2.0));
     std::vector<std::int64_t> offsets(static_cast<std::size_t>(below(2) == 0 ? 1 : sequences));

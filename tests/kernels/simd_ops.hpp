@@ -6,7 +6,18 @@
 
 #include <heed/dtype.hpp>
 
+#include "kernels/attention/forward.hpp"
+
 namespace heed::test {
+
+/// Rows and keys to draw for.
+struct DropoutBlock {
+  std::int64_t first_row;
+  int rows;
+  std::int32_t group;
+  std::int64_t first_key;
+  int keys;
+};
 
 struct SimdOps {
   int lanes;
@@ -31,6 +42,14 @@ struct SimdOps {
   void (*transpose)(float* square);
   void (*bytes)(const std::uint8_t* x, float* as_unsigned, float* as_signed, float* low, float* high);
   void (*lookup)(const float* table, const std::uint8_t* index, float* y);
+  /// Of unsigned lanes.
+  std::uint64_t (*greater_unsigned)(const std::uint32_t* a, const std::uint32_t* b);
+  void (*bit_xor)(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* y);
+  void (*multiply_even)(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* y);
+  void (*odd_lanes)(const std::uint32_t* a, std::uint32_t* y);
+  void (*join_lanes)(const std::uint32_t* even, const std::uint32_t* odd, std::uint32_t* y);
+  /// Of kernels/attention/dropout.inl.hpp: `count` keys for rows [first_row, first_row + rows).
+  void (*kept_rows)(const kernels::DropoutRule& rule, const DropoutBlock& block, std::uint64_t* kept);
   void (*dot_bf16)(const float* a_low, const float* a_high, const float* b_low, const float* b_high, float* y);
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text compiled once per ISA, like a kernel.
+#include "kernels/attention/dropout.inl.hpp"
 
 static void ops_exp2(const float* x, float* y, int n) {
   for (int i = 0; i < n; i += kLanes) storeu(y + i, exp2(loadu(x + i)));
@@ -38,6 +39,20 @@ static void ops_bytes(const std::uint8_t* x, float* as_unsigned, float* as_signe
   storeu(high, high_nibbles(x));
 }
 static void ops_lookup(const float* table, const std::uint8_t* index, float* y) { storeu(y, lookup(table16(table), iload_bytes(index))); }
+static std::uint64_t ops_greater_unsigned(const std::uint32_t* a, const std::uint32_t* b) {
+  return mask_bits(cmp_gt_unsigned(iload(a), iload(b)));
+}
+static void ops_bit_xor(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* y) { istore(y, ixor(iload(a), iload(b))); }
+static void ops_multiply_even(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* y) {
+  istore(y, multiply_even(iload(a), iload(b)));
+}
+static void ops_odd_lanes(const std::uint32_t* a, std::uint32_t* y) { istore(y, odd_lanes(iload(a))); }
+static void ops_join_lanes(const std::uint32_t* even, const std::uint32_t* odd, std::uint32_t* y) {
+  istore(y, join_lanes(iload(even), iload(odd)));
+}
+static void ops_kept_rows(const DropoutRule& rule, const heed::test::DropoutBlock& block, std::uint64_t* kept) {
+  kept_rows(rule, {block.first_row, block.rows, block.group}, block.first_key, block.keys, kept);
+}
 static void ops_dot_bf16(const float* a_low, const float* a_high, const float* b_low, const float* b_high, float* y) {
   const IVec a = pack_bf16_pairs(loadu(a_low), loadu(a_high));
   const IVec b = pack_bf16_pairs(loadu(b_low), loadu(b_high));
@@ -65,5 +80,11 @@ extern const heed::test::SimdOps simd_ops = {
     ops_transpose,
     ops_bytes,
     ops_lookup,
+    ops_greater_unsigned,
+    ops_bit_xor,
+    ops_multiply_even,
+    ops_odd_lanes,
+    ops_join_lanes,
+    ops_kept_rows,
     ops_dot_bf16,
 };

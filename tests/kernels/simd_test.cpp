@@ -6,10 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "base/cpu.hpp"
+#include "base/philox.hpp"
 #include "kernels/simd_ops.hpp"
 
 namespace heed::test {
@@ -258,6 +260,65 @@ TEST_P(Simd, WidensBytesAndNibbles) {
       EXPECT_EQ(high[at], static_cast<float>(value / 16));
       EXPECT_EQ(looked_up[at], table[static_cast<std::size_t>(value % 16)]);
     }
+  }
+}
+
+TEST_P(Simd, UnsignedIntegers) {
+  const std::array<std::uint32_t, 6> edges = {0, 1, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+  std::mt19937 engine(1);
+  for (int round = 0; round < 200; ++round) {
+    std::array<std::uint32_t, 16> a{}, b{}, y{};
+    for (std::size_t i = 0; i < 16; ++i) {
+      a[i] = engine() % 3 == 0 ? edges[engine() % 6] : static_cast<std::uint32_t>(engine());
+      b[i] = engine() % 3 == 0 ? edges[engine() % 6] : static_cast<std::uint32_t>(engine());
+    }
+    const auto n = static_cast<std::size_t>(lanes);
+    const std::uint64_t greater = ops.greater_unsigned(a.data(), b.data());
+    for (std::size_t i = 0; i < n; ++i) EXPECT_EQ((greater >> i & 1U) != 0, a[i] > b[i]);
+    EXPECT_EQ(greater >> n, 0U);
+    ops.bit_xor(a.data(), b.data(), y.data());
+    for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(y[i], a[i] ^ b[i]);
+    ops.multiply_even(a.data(), b.data(), y.data());
+    for (std::size_t i = 0; i < n; i += 2) {
+      const std::uint64_t product = std::uint64_t{a[i]} * b[i];
+      EXPECT_EQ(y[i], static_cast<std::uint32_t>(product));
+      EXPECT_EQ(y[i + 1], static_cast<std::uint32_t>(product >> 32));
+    }
+    ops.odd_lanes(a.data(), y.data());
+    for (std::size_t i = 0; i < n; i += 2) EXPECT_EQ(y[i], a[i + 1]);
+    ops.join_lanes(a.data(), b.data(), y.data());
+    for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(y[i], i % 2 == 0 ? a[i] : b[i - 1]);
+  }
+}
+
+// Row, head, batch and key from small to beyond 32 bits, thresholds from the first to the last draw.
+TEST_P(Simd, KeptRowsAreThePhiloxDraws) {
+  std::mt19937_64 engine(2);
+  const std::array<std::uint32_t, 5> thresholds = {0, 1, 0x40000000, 0xcccccccc, 0xffffffff};
+  for (int round = 0; round < 60; ++round) {
+    const kernels::DropoutRule rule = {.seed = engine(),
+                                       .last_dropped = thresholds[engine() % 5],
+                                       .batch = static_cast<std::uint32_t>(engine() % 9),
+                                       .first_head = static_cast<std::uint32_t>(engine() % 40),
+                                       .factor = 1.0F};
+    const std::int64_t far = round % 3 == 0 ? std::int64_t{1} << 34 : 1000;
+    const DropoutBlock block = {.first_row = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(far)),
+                                .rows = static_cast<int>(1 + engine() % 64),
+                                .group = static_cast<std::int32_t>(1 + engine() % 9),
+                                .first_key = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(far)) * 4,
+                                .keys = static_cast<int>(1 + engine() % 64)};
+    std::array<std::uint64_t, 65> kept{};
+    kept.fill(0x5555);
+    ops.kept_rows(rule, block, kept.data());
+    for (int k = 0; k < block.keys; ++k) {
+      for (int r = 0; r < block.rows; ++r) {
+        const std::int64_t row = block.first_row + r;
+        const std::uint32_t draw =
+            base::dropout_draw(rule.seed, rule.batch, rule.first_head + row % block.group, row / block.group, block.first_key + k);
+        ASSERT_EQ((kept[static_cast<std::size_t>(k)] >> r & 1U) != 0, draw > rule.last_dropped) << round << " key " << k << " row " << r;
+      }
+    }
+    EXPECT_EQ(kept[static_cast<std::size_t>(block.keys)], 0x5555U);
   }
 }
 

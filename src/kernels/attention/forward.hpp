@@ -38,7 +38,16 @@ struct KvRows {
   std::int64_t k_dim_stride = 1, v_dim_stride = 1;
 };
 
-/// scale -> softcap -> bias, ALiBi -> mask. Pointers are for the first query head of the group.
+/// Which weights dropout keeps: (batch, query head, token, key) by its Philox draw; see heed::Dropout. Off while `factor` is 0.
+struct DropoutRule {
+  std::uint64_t seed = 0;
+  std::uint32_t last_dropped = 0;  ///< the largest draw that is dropped: p * 2^32 rounded up, less 1
+  std::uint32_t batch = 0;
+  std::uint32_t first_head = 0;  ///< query head 0 of the group
+  float factor = 0.0F;           ///< 1 / (1 - p), which kept weights are multiplied by
+};
+
+/// scale -> softcap -> bias, ALiBi -> mask -> softmax -> dropout. Pointers are for the first query head of the group.
 struct Scoring {
   float scale = 1.0F;
   float softcap = 0.0F;  ///< 0: off
@@ -48,6 +57,7 @@ struct Scoring {
   const float* alibi_slopes = nullptr;  ///< [G]
   const float* sink_logits = nullptr;   ///< [G]
   std::int64_t query_offset = 0;        ///< position of token 0
+  DropoutRule dropout;
 };
 
 struct OutputRows {

@@ -78,6 +78,18 @@ HEED_INLINE Mask mask_from_bits(std::uint64_t bits) {
 HEED_INLINE std::uint64_t mask_bits(Mask m) { return static_cast<std::uint64_t>(_mm256_movemask_ps(as_float(m))); }
 HEED_INLINE bool any(Mask m) { return _mm256_movemask_ps(as_float(m)) != 0; }
 HEED_INLINE bool all(Mask m) { return _mm256_movemask_ps(as_float(m)) == 0xff; }
+HEED_INLINE IVec ixor(IVec a, IVec b) { return _mm256_xor_si256(a, b); }
+/// Lanes as unsigned numbers.
+HEED_INLINE Mask cmp_gt_unsigned(IVec a, IVec b) {
+  const IVec sign = iset1(INT32_MIN);
+  return _mm256_cmpgt_epi32(ixor(a, sign), ixor(b, sign));
+}
+/// 64-bit products of the even lanes, unsigned, each in a pair of lanes.
+HEED_INLINE IVec multiply_even(IVec a, IVec b) { return _mm256_mul_epu32(a, b); }
+/// Odd lanes, moved to the even places before them.
+HEED_INLINE IVec odd_lanes(IVec a) { return _mm256_srli_epi64(a, 32); }
+/// Even lanes of `even`, and those of `odd` moved to the odd places behind them.
+HEED_INLINE IVec join_lanes(IVec even, IVec odd) { return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa); }
 /// a where set, else b.
 HEED_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, as_float(m)); }
 

@@ -68,6 +68,15 @@ template <int N>
 HEED_INLINE IVec shift_right(IVec a) {
   return _mm512_srli_epi32(a, N);
 }  // zeros come in
+HEED_INLINE IVec ixor(IVec a, IVec b) { return _mm512_xor_si512(a, b); }
+/// Lanes as unsigned numbers.
+HEED_INLINE Mask cmp_gt_unsigned(IVec a, IVec b) { return _mm512_cmp_epu32_mask(a, b, 6); }
+/// 64-bit products of the even lanes, unsigned, each in a pair of lanes.
+HEED_INLINE IVec multiply_even(IVec a, IVec b) { return _mm512_mul_epu32(a, b); }
+/// Odd lanes, moved to the even places before them.
+HEED_INLINE IVec odd_lanes(IVec a) { return _mm512_srli_epi64(a, 32); }
+/// Even lanes of `even`, and those of `odd` moved to the odd places behind them.
+HEED_INLINE IVec join_lanes(IVec even, IVec odd) { return _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)); }
 HEED_INLINE Vec as_float(IVec a) { return _mm512_castsi512_ps(a); }
 HEED_INLINE IVec as_int(Vec a) { return _mm512_castps_si512(a); }
 HEED_INLINE Vec to_float(IVec a) { return _mm512_cvtepi32_ps(a); }

@@ -93,6 +93,21 @@ HEED_INLINE std::uint64_t mask_bits(Mask m) {
 }
 HEED_INLINE bool any(Mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
 HEED_INLINE bool all(Mask m) { return (m[0] & m[1] & m[2] & m[3]) != 0; }
+HEED_INLINE IVec ixor(IVec a, IVec b) { return a ^ b; }
+/// Lanes as unsigned numbers.
+HEED_INLINE Mask cmp_gt_unsigned(IVec a, IVec b) { return (Mask)((UVec)a > (UVec)b); }
+HEED_INLINE std::int32_t low_half(std::uint64_t x) { return static_cast<std::int32_t>(x); }
+HEED_INLINE std::int32_t high_half(std::uint64_t x) { return static_cast<std::int32_t>(x >> 32); }
+/// 64-bit products of the even lanes, unsigned, each in a pair of lanes.
+HEED_INLINE IVec multiply_even(IVec a, IVec b) {
+  const UVec x = (UVec)a, y = (UVec)b;
+  const std::uint64_t first = std::uint64_t{x[0]} * y[0], second = std::uint64_t{x[2]} * y[2];
+  return IVec{low_half(first), high_half(first), low_half(second), high_half(second)};
+}
+/// Odd lanes, moved to the even places before them.
+HEED_INLINE IVec odd_lanes(IVec a) { return IVec{a[1], 0, a[3], 0}; }
+/// Even lanes of `even`, and those of `odd` moved to the odd places behind them.
+HEED_INLINE IVec join_lanes(IVec even, IVec odd) { return IVec{even[0], odd[0], even[2], odd[2]}; }
 /// a where set, else b.
 HEED_INLINE Vec select(Mask m, Vec a, Vec b) { return as_float((m & as_int(a)) | (~m & as_int(b))); }
 HEED_INLINE Vec min(Vec a, Vec b) { return select(cmp_lt(a, b), a, b); }

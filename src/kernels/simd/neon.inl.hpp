@@ -70,6 +70,16 @@ template <int N>
 HEED_INLINE IVec shift_right(IVec a) {  // zeros come in
   return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), N));
 }
+HEED_INLINE IVec ixor(IVec a, IVec b) { return veorq_s32(a, b); }
+/// Lanes as unsigned numbers.
+HEED_INLINE Mask cmp_gt_unsigned(IVec a, IVec b) { return vcgtq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)); }
+HEED_INLINE uint32x2_t even_lanes(IVec a) { return vmovn_u64(vreinterpretq_u64_s32(a)); }
+/// 64-bit products of the even lanes, unsigned, each in a pair of lanes.
+HEED_INLINE IVec multiply_even(IVec a, IVec b) { return vreinterpretq_s32_u64(vmull_u32(even_lanes(a), even_lanes(b))); }
+/// Odd lanes, moved to the even places before them.
+HEED_INLINE IVec odd_lanes(IVec a) { return vreinterpretq_s32_u64(vshrq_n_u64(vreinterpretq_u64_s32(a), 32)); }
+/// Even lanes of `even`, and those of `odd` moved to the odd places behind them.
+HEED_INLINE IVec join_lanes(IVec even, IVec odd) { return vtrn1q_s32(even, odd); }
 HEED_INLINE Vec as_float(IVec a) { return vreinterpretq_f32_s32(a); }
 HEED_INLINE IVec as_int(Vec a) { return vreinterpretq_s32_f32(a); }
 HEED_INLINE Vec to_float(IVec a) { return vcvtq_f32_s32(a); }
