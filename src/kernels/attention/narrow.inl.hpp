@@ -9,6 +9,8 @@
 #include "kernels/attention/narrow_piece.inl.hpp"
 #include "kernels/attention/narrow_scores.inl.hpp"
 #include "kernels/attention/narrow_values.inl.hpp"
+#include "kernels/attention/dropout.inl.hpp"
+#include "kernels/attention/narrow_dropout.inl.hpp"
 #include "kernels/attention/narrow_combine.inl.hpp"
 
 namespace decode {
@@ -23,6 +25,7 @@ static void run_piece(const ForwardProblem& problem, std::int64_t piece, const P
     score_piece<T>(problem, p);
   }
   weigh_rows(p, state);
+  if (problem.scoring.dropout.factor != 0.0F) drop_weights(problem, p);
   add_values<T>(problem, p, state.out);
 }
 

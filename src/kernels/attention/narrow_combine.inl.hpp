@@ -22,13 +22,14 @@ HEED_INLINE float exp2_of(float x) {
   return lanes[0];
 }
 
-/// Reference maximum and denominator of a whole row.
+/// Reference maximum and denominator of a whole row, and what `out` is divided by: less than the denominator where dropout kept a share.
 struct Total {
   float reference;
   float sum;
+  float divisor;
 };
 
-static Total total_of(const RowStates& row, const float* sink) {
+static Total total_of(const RowStates& row, const float* sink, float dropout_factor) {
   float top = sink != nullptr ? *sink * kLog2E : kMinusInfinity;
   for (std::int64_t i = 0; i < row.pieces; ++i) top = row.max[i * row.rows] > top ? row.max[i * row.rows] : top;
   // Without any visible key and sink the reference is 0, so that -inf - -inf is never formed.
@@ -36,7 +37,8 @@ static Total total_of(const RowStates& row, const float* sink) {
   float sum = 0.0F;
   for (std::int64_t i = 0; i < row.pieces; ++i) sum += exp2_of(row.max[i * row.rows] - reference) * row.sum[i * row.rows];
   if (sink != nullptr) sum += exp2_of(*sink * kLog2E - reference);
-  return {reference, sum};
+  const float divisor = sum == 0.0F ? 1.0F : sum;
+  return {reference, sum, dropout_factor != 0.0F ? divisor / dropout_factor : divisor};
 }
 
 template <class T>
@@ -63,7 +65,7 @@ HEED_INLINE void join_columns(const RowStates& row, const Total& total, std::int
       sums[c] = fma(weight, x, sums[c]);
     }
   }
-  const Vec divisor = set1(total.sum == 0.0F ? 1.0F : total.sum);
+  const Vec divisor = set1(total.divisor);
   for (int c = 0; c < kVectors; ++c) write_columns(to + c * kLanes * stride, stride, div(sums[c], divisor), n);
 }
 
@@ -100,7 +102,7 @@ static void combine(const ForwardProblem& problem, const PartialState& base, std
     const std::int64_t head = r % problem.q.group;
     const RowStates row{base.max + r, base.true_max + r, base.sum + r, base.out + r * dim, rows, dim, pieces};
     const float* sinks = problem.scoring.sink_logits;
-    const Total total = total_of(row, sinks != nullptr ? sinks + head : nullptr);
+    const Total total = total_of(row, sinks != nullptr ? sinks + head : nullptr, problem.scoring.dropout.factor);
     const std::int64_t offset = token * o.token_stride + head * o.head_stride;
     switch (o.dtype) {
       case DType::kBFloat16: join_row(row, total, static_cast<bfloat16*>(o.out) + offset, o.dim_stride); break;

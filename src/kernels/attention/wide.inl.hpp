@@ -6,6 +6,8 @@
 #include "kernels/attention/wide_pack.inl.hpp"
 #include "kernels/attention/wide_load.inl.hpp"
 #include "kernels/attention/wide_score.inl.hpp"
+#include "kernels/attention/dropout.inl.hpp"
+#include "kernels/attention/wide_dropout.inl.hpp"
 
 constexpr int kBlockRows = kTileVectors * kLanes;
 /// Row blocks that share one pass over K and V, at most: 768 rows on AVX-512. With 192 rows K and V were read four times as often, and the
@@ -53,6 +55,7 @@ struct WideCall {
   float* bias;    ///< [kTileKeys][kBlockRows]
   Loader loader;
   std::uint64_t visible[kTileKeys + 1];  ///< mask bits and the bias's -inf together; one word more than keys, for pairs
+  std::uint64_t kept[kTileKeys + 1];     ///< what dropout leaves of them
 };
 
 template <class Product>
@@ -220,7 +223,8 @@ static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile) noexcept {
   for (int j = 0; j < NV; ++j) max_of[j] = mul(max_of[j], set1(factor));
   move_reference<NV>(b, call.sizes.padded_dims, max_of);
   weigh<Product, NV>(b, v, factor, call.scores);
-  add_values<Product, NV>(call, b, tile, v);
+  const bool drops = call.problem->scoring.dropout.factor != 0.0F;
+  add_values<Product, NV>(call, b, tile, drops ? drop_weights<Product, NV>(*call.problem, b, tile, v, call.scores, call.kept) : v);
 }
 
 template <class Product>
@@ -256,6 +260,7 @@ static float finish_row(const ForwardProblem& p, const RowBlock& b, int i) noexc
     p.output.row_max[token * p.output.row_max_token_stride + head * p.output.row_max_head_stride] =
         static_cast<float>(b.true_max[i] * kLn2);
   }
+  if (p.scoring.dropout.factor != 0.0F) keep_out *= p.scoring.dropout.factor;
   return b.fresh || sum == 0.0 ? 0.0F : static_cast<float>(keep_out / sum);
 }
 
