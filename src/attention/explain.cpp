@@ -21,9 +21,8 @@ std::string geometry(const front::Sizes& s) {
   return text + " (grouped, " + std::to_string(s.group) + " query heads per KV head)";
 }
 
-std::string why_reference(DType dtype, const AttentionOptions& options) {
+std::string why_reference(DType dtype) {
   if (dtype == DType::kFloat64) return "float64 has no fast kernel";
-  if (options.dropout) return "dropout has no fast kernel";
   return "no kernel of this ISA takes this type";
 }
 
@@ -38,10 +37,10 @@ std::string faster_ones(const front::Choice& choice) {
   return text;
 }
 
-std::string path_text(const front::Choice& choice, const front::Sizes& s, DType dtype, const AttentionOptions& options) {
+std::string path_text(const front::Choice& choice, const front::Sizes& s, DType dtype) {
   const std::string rows = std::to_string(s.packed_rows()) + " packed rows per KV head";
   switch (choice.path) {
-    case front::Path::kReference: return "float64 reference: " + why_reference(dtype, options);
+    case front::Path::kReference: return "float64 reference: " + why_reference(dtype);
     case front::Path::kNarrow:
       return "attention.narrow on " + std::string(base::to_string(choice.isa)) + ": " + rows + ", fewer than " +
              std::to_string(kernels::kNarrowRows + 1) + ", so keys are split into pieces of " + std::to_string(kernels::kPieceKeys);
@@ -60,8 +59,8 @@ std::string explain(const Shape& q, const Shape& k, DType dtype, const Attention
   const TensorView query(static_cast<const void*>(&never_read), dtype, q);
   const TensorView key(static_cast<const void*>(&never_read), dtype, k);
   const front::Sizes sizes = front::check_inputs({"explain", query, key, key, options});
-  const front::Choice choice = front::choose(sizes, dtype, dtype, options);
-  std::string text = path_text(choice, sizes, dtype, options) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) + ", " +
+  const front::Choice choice = front::choose(sizes, dtype, dtype);
+  std::string text = path_text(choice, sizes, dtype) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) + ", " +
                      to_string(dtype) + "\n  mask: " + options.mask.to_string();
   if (choice.path != front::Path::kReference) text += faster_ones(choice);
   return text;

@@ -17,11 +17,10 @@ void run_reference(const Arguments& arguments, const Sizes& sizes, const Attenti
 
 }  // namespace
 
-Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options) {
+Choice choose(const Sizes& sizes, DType q, DType kv) {
   Choice choice;
   choice.isa = base::active_isa();
-  const bool drops = options.dropout && options.dropout->p > 0.0;
-  if (q == DType::kFloat64 || drops) return choice;
+  if (q == DType::kFloat64) return choice;
   choice.wide = kernels::wide_kernel(choice.isa, q, kv);
   choice.narrow = kernels::narrow_kernel(choice.isa, q, kv);
   if (choice.wide == nullptr || choice.narrow == nullptr) return choice;
@@ -30,7 +29,7 @@ Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& opt
 }
 
 void run_forward(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences) {
-  const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype(), arguments.options);
+  const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype());
   if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs, sequences);
   Sequences narrow(sequences.count()), wide(sequences.count());
   for (std::size_t n = 0; n < sequences.geometry().size(); ++n) {

@@ -17,7 +17,7 @@ struct Choice {
   const kernels::NarrowKernel* narrow = nullptr;
 };
 [[nodiscard]] constexpr bool is_narrow(std::int64_t packed_rows) { return packed_rows <= kernels::kNarrowRows; }
-[[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv, const AttentionOptions& options);
+[[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv);
 
 /// A call as kernels see it: one ForwardProblem per (sequence, KV head). Sequences may differ in length.
 class KernelCall {

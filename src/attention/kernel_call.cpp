@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/forward.hpp"
+#include "base/philox.hpp"
 
 namespace heed::front {
 namespace {
@@ -52,6 +53,13 @@ kernels::Scoring KernelCall::scoring(std::int64_t batch, std::int64_t head) cons
   }
   if (slopes_ != nullptr) scoring.alibi_slopes = slopes_ + batch * sizes_.q_heads + head;
   if (sinks_ != nullptr) scoring.sink_logits = sinks_ + head;
+  if (options.dropout && options.dropout->p > 0.0) {
+    scoring.dropout = {.seed = options.dropout->seed,
+                       .last_dropped = static_cast<std::uint32_t>(base::dropout_threshold(options.dropout->p) - 1),
+                       .batch = static_cast<std::uint32_t>(batch),
+                       .first_head = static_cast<std::uint32_t>(head),
+                       .factor = static_cast<float>(1.0 / (1.0 - options.dropout->p))};
+  }
   return scoring;
 }
 

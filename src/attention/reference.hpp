@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float64 reference behind checked arguments; also what float64 inputs and dropout run through.
+// The float64 reference behind checked arguments; also what float64 inputs run through.
 #pragma once
 
 #include "attention/arguments.hpp"

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout: which weights go, by the documented counter, and that nothing else has a say in it.
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
 #include <heed/attention.hpp>
 #include <heed/reference.hpp>
 
+#include "base/parallel.hpp"
 #include "base/philox.hpp"
 #include "support/attention.hpp"
 
@@ -67,17 +74,140 @@ TEST(Dropout, LeavesLseAlone) {
   EXPECT_TRUE(same_values(reference::attention_state(q, k, v).lse, reference::attention_state(q, k, v, {.dropout = Dropout{0.7, 3}}).lse));
 }
 
-// float32 and 16-bit calls give the rounded reference.
-TEST(Dropout, PublicCallRoundsTheReference) {
-  for (const DType dtype : fast_dtypes()) {
-    const Tensor q = random_normal({1, 20, 2, 8}, dtype, 1), k = random_normal({1, 30, 1, 8}, dtype, 2),
-                 v = random_normal({1, 30, 1, 8}, dtype, 3);
-    const AttentionOptions options = {.mask = Mask::causal(), .dropout = Dropout{0.2, 17}};
-    const AttentionState got = attention_state(q, k, v, options);
-    const AttentionState exact = reference::attention_state(q, k, v, options);
-    EXPECT_TRUE(same_values(got.out, convert(exact.out, dtype)));
-    EXPECT_TRUE(same_values(got.lse, convert(exact.lse, DType::kFloat32)));
+/// A kernel's path, as (ISA, type, Lq): 2 tokens of 3 heads take the narrow one, 40 the wide one; 600 keys are three pieces, ten tiles.
+struct Way {
+  base::Isa isa;
+  DType dtype;
+  std::int64_t q_tokens;
+};
+std::vector<Way> ways() {
+  std::vector<Way> list;
+  for (const base::Isa isa : isas_here()) {
+    for (const DType dtype : fast_dtypes()) {
+      for (const std::int64_t q_tokens : {2, 40}) list.push_back({isa, dtype, q_tokens});
+    }
   }
+  return list;
+}
+std::string way_name(const ::testing::TestParamInfo<Way>& info) {
+  return std::string(base::to_string(info.param.isa)) + "_" + to_string(info.param.dtype) +
+         (info.param.q_tokens == 2 ? "_narrow" : "_wide");
+}
+
+class DropoutKernels : public ::testing::TestWithParam<Way> {
+ protected:
+  static constexpr std::int64_t kKeys = 600;
+  static constexpr std::int64_t kBatch = 2, kHeads = 6;
+
+  [[nodiscard]] std::int64_t tokens() const { return GetParam().q_tokens; }
+  [[nodiscard]] Tensor zeros(const Shape& shape) const { return Tensor::zeros(GetParam().dtype, shape); }
+
+  /// Equal scores and V the identity, so that `out` is the weights: [B, Lq, Hq, Lk]. Two KV heads of G 3.
+  [[nodiscard]] Tensor weights(const AttentionOptions& options) const {
+    Tensor identity = Tensor::zeros(DType::kFloat32, {kBatch, kKeys, 2, kKeys});
+    for (std::int64_t n = 0; n < kBatch * kKeys * 2; ++n) identity.data_as<float>()[n * kKeys + n / 2 % kKeys] = 1.0F;
+    return attention(zeros({kBatch, tokens(), kHeads, 8}), zeros({kBatch, kKeys, 2, 8}), convert(identity, GetParam().dtype), options);
+  }
+
+  const base::ForceIsa forced_{GetParam().isa};
+};
+INSTANTIATE_TEST_SUITE_P(Ways, DropoutKernels, ::testing::ValuesIn(ways()), way_name);
+
+bool keeps(const Dropout& dropout, const Extents& index) {
+  return base::dropout_draw(dropout.seed, index[0], index[2], index[1], index[3]) >= dropout.p * 0x1p32;
+}
+
+TEST_P(DropoutKernels, KeepExactlyWhatTheCounterSays) {
+  for (const Dropout dropout : {Dropout{0.3, 0x123456789abcdef0}, Dropout{0.875, 99}}) {
+    const Tensor got = weights({.dropout = dropout});
+    const double kept = 1.0 / (kKeys * (1.0 - dropout.p));
+    std::int64_t wrong = 0;
+    for_each_index(got.shape(), [&](const Extents& index) {
+      const double expected = keeps(dropout, index) ? kept : 0.0;
+      // One rounding of the result, and in float32 a few of the sum and the quotient.
+      if (!(std::abs(at(got, index) - expected) <= expected * (roundoff(GetParam().dtype) + 4.0 * roundoff(DType::kFloat32)))) ++wrong;
+    });
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+// p at both ends: a draw of 0 alone is dropped, or every one.
+TEST_P(DropoutKernels, ExtremeProbabilities) {
+  const Tensor plain = weights({});
+  EXPECT_TRUE(same_values(weights({.dropout = Dropout{1e-300, 5}}), plain));
+  EXPECT_TRUE(same_values(weights({.dropout = Dropout{0.0, 5}}), plain));
+  EXPECT_EQ(max_abs(weights({.dropout = Dropout{1.0 - 0x1p-53, 5}})), 0.0);
+}
+
+// 2 * 6 * Lq * 600 draws, four standard deviations; and as many between any two heads, batch entries and seeds, whose agreement is
+// p^2 + (1 - p)^2 when they are independent.
+TEST_P(DropoutKernels, StatisticsAreThoseOfIndependentCoins) {
+  const double p = 0.25;
+  const Tensor a = weights({.dropout = Dropout{p, 7}}), b = weights({.dropout = Dropout{p, 8}});
+  const auto near = [](double share, double expected, double draws) {
+    return std::abs(share - expected) <= 4.0 * std::sqrt(expected * (1.0 - expected) / draws);
+  };
+  const double row = static_cast<double>(tokens() * kKeys), agreement = p * p + (1.0 - p) * (1.0 - p);
+  double kept = 0.0, same_seeds = 0.0, same_heads = 0.0, same_batches = 0.0, same_rows = 0.0;
+  for_each_index(a.shape(), [&](const Extents& n) {
+    const bool here = at(a, n) != 0.0;
+    kept += here ? 1.0 : 0.0;
+    same_seeds += here == (at(b, n) != 0.0) ? 1.0 : 0.0;
+    if (n[2] == 0) same_heads += here == (at(a, {n[0], n[1], 1, n[3]}) != 0.0) ? 1.0 : 0.0;
+    if (n[0] == 0) same_batches += here == (at(a, {1, n[1], n[2], n[3]}) != 0.0) ? 1.0 : 0.0;
+    if (n[1] == 0) same_rows += here == (at(a, {n[0], 1, n[2], n[3]}) != 0.0) ? 1.0 : 0.0;
+  });
+  EXPECT_TRUE(near(kept / (kBatch * kHeads * row), 1.0 - p, kBatch * kHeads * row)) << kept;
+  EXPECT_TRUE(near(same_seeds / (kBatch * kHeads * row), agreement, kBatch * kHeads * row)) << same_seeds;
+  EXPECT_TRUE(near(same_heads / (kBatch * row), agreement, kBatch * row)) << same_heads;
+  EXPECT_TRUE(near(same_batches / (kHeads * row), agreement, kHeads * row)) << same_batches;
+  EXPECT_TRUE(near(same_rows / (kBatch * kHeads * kKeys), agreement, kBatch * kHeads * kKeys)) << same_rows;
+}
+
+// A dropped weight's value row is not read: NaN and infinity reach exactly the rows that keep them.
+TEST_P(DropoutKernels, DroppedValuesNeverLeak) {
+  const DType dtype = GetParam().dtype;
+  const Tensor q = random_normal({kBatch, tokens(), kHeads, 8}, dtype, 1), k = random_normal({kBatch, kKeys, 2, 8}, dtype, 2);
+  Tensor wide = random_normal({kBatch, kKeys, 2, 20}, DType::kFloat32, 3);
+  const std::array<std::int64_t, 4> bad = {0, 63, 300, 599};
+  for (std::int64_t b = 0; b < kBatch; ++b) {
+    for (const std::int64_t key : bad) {
+      for (std::int64_t n = 0; n < 40; ++n) {
+        wide.data_as<float>()[(b * kKeys + key) * 40 + n] =
+            key == 63 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+  const Dropout dropout = {0.8, 31};
+  const Tensor got = attention(q, k, convert(wide, dtype), {.dropout = dropout});
+  for_each_index(got.shape(), [&](const Extents& n) {
+    bool finite = true;
+    for (const std::int64_t key : bad) finite = finite && !keeps(dropout, {n[0], n[1], n[2], key});
+    EXPECT_EQ(std::isfinite(at(got, n)), finite) << to_string(n);
+  });
+}
+
+// lse and row max are those of the softmax, before dropout, to the bit.
+TEST_P(DropoutKernels, LeaveStatisticsAlone) {
+  const DType dtype = GetParam().dtype;
+  const Tensor q = random_normal({kBatch, tokens(), kHeads, 24}, dtype, 1), k = random_normal({kBatch, kKeys, 2, 24}, dtype, 2),
+               v = random_normal({kBatch, kKeys, 2, 24}, dtype, 3);
+  const Forward plain = run_forward(q, k, v, {.mask = Mask::causal()});
+  const Forward dropped = run_forward(q, k, v, {.mask = Mask::causal(), .dropout = Dropout{0.4, 3}});
+  EXPECT_TRUE(same_values(plain.lse, dropped.lse) && same_values(plain.row_max, dropped.row_max));
+  EXPECT_FALSE(same_values(plain.out, dropped.out));
+}
+
+TEST_P(DropoutKernels, SameBitsForAnyNumberOfThreads) {
+  const DType dtype = GetParam().dtype;
+  const Tensor q = random_normal({kBatch, tokens(), kHeads, 24}, dtype, 1), k = random_normal({kBatch, kKeys, 2, 24}, dtype, 2);
+  const AttentionOptions options = {.mask = Mask::causal(), .dropout = Dropout{0.4, 3}};
+  const int before = base::num_threads();
+  base::set_num_threads(1);
+  const Tensor one = attention(q, k, k, options);
+  base::set_num_threads(5);
+  EXPECT_TRUE(same_values(attention(q, k, k, options), one));
+  base::set_num_threads(before);
 }
 
 }  // namespace

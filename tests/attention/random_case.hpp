@@ -49,6 +49,7 @@ class RandomCase {
     if (options.sink_logits) text << ", sinks";
     if (options.query_offset) text << ", query_offset";
     if (options.kv_lengths) text << ", kv_lengths";
+    if (options.dropout) text << ", dropout " << options.dropout->p;
     return text.str();
   }
 
@@ -165,6 +166,7 @@ class RandomCase {
     if (one_in(4)) options.sink_logits = keep(random_normal({q_heads}, DType::kFloat32, engine_(), 2.0));
     if (one_in(5)) options.query_offset = offsets();
     if (one_in(4)) options.kv_lengths = lengths();
+    if (one_in(4)) options.dropout = Dropout{std::array<double, 3>{0.1, 0.5, 0.8}[static_cast<std::size_t>(below(3))], engine_()};
   }
 
   TensorView bias(DType dtype) {

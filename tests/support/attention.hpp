@@ -13,6 +13,7 @@
 #include <heed/reference.hpp>
 
 #include "base/cpu.hpp"
+#include "base/philox.hpp"
 #include "support/tensors.hpp"
 
 namespace heed::test {
@@ -77,7 +78,7 @@ inline Forward run_exact(const TensorView& q, const TensorView& k, const TensorV
 }
 
 /// What a careful user would write by hand in `Real`, with the weights rounded to `weights` before they meet V: no tiles, no
-/// tricks, nothing shared with the library but Mask::visible. No dropout.
+/// tricks, nothing shared with the library but Mask::visible and the draws of dropout.
 template <class Real>
 Forward plain_attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& o, DType weights) {
   const std::int64_t batch = q.size(0), q_tokens = q.size(1), heads = q.size(2), dim = q.size(3);
@@ -120,6 +121,12 @@ Forward plain_attention(const TensorView& q, const TensorView& k, const TensorVi
     Real sum = shift == -infinity ? Real{0} : std::exp(sink - shift);
     for (std::int64_t j = 0; j < kv_tokens; ++j) sum += s[j] = s[j] == -infinity ? Real{0} : std::exp(s[j] - shift);
     for (std::int64_t j = 0; j < kv_tokens; ++j) s[j] = s[j] == Real{0} ? Real{0} : s[j] / sum;
+    if (o.dropout) {
+      const Real kept = static_cast<Real>(1.0 / (1.0 - o.dropout->p));
+      for (std::int64_t j = 0; j < kv_tokens; ++j) {
+        s[j] = base::dropout_draw(o.dropout->seed, b, h, i, j) >= o.dropout->p * 0x1p32 ? s[j] * kept : Real{0};
+      }
+    }
     scores = convert(convert(scores, weights), dtype_of<Real>);
     const std::int64_t out_row = ((b * q_tokens + i) * heads + h) * value_dim;
     for (std::int64_t j = 0; j < kv_tokens; ++j) {
