@@ -4,13 +4,14 @@
 #include <new>
 
 #include "attention/forward.hpp"
+#include "base/cpu.hpp"
 #include "base/parallel.hpp"
 
 namespace heed::front {
 namespace {
 
-/// Tasks that a call is cut into at least, where its row blocks suffice: enough to keep many cores busy to the end.
-constexpr std::int64_t kWantedTasks = 64;
+/// Tasks per thread, where the row blocks suffice: enough to keep all of them busy to the end.
+constexpr std::int64_t kTasksPerThread = 4;
 
 struct Task {
   std::int64_t cost;  ///< key tiles to visit
@@ -26,16 +27,23 @@ struct Cut {
 
 std::int64_t blocks_of(const kernels::TilePlan& plan) { return (plan.rows + plan.block_rows - 1) / plan.block_rows; }
 
-/// Larger runs read K and V less often, smaller ones share the work better.
-std::int32_t blocks_per_task(const kernels::WideKernel& kernel, std::int64_t all_blocks) {
-  const std::int64_t wanted = (all_blocks + kWantedTasks - 1) / kWantedTasks;
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(wanted, 1, kernel.super_block_count));
+/// Row blocks whose Q^T and O^T take three eighths of the second-level cache; key tiles, and the neighbours, need the rest.
+std::int64_t fitting_blocks(const kernels::WideKernel& kernel, const Sizes& sizes) {
+  const std::int64_t block_bytes = kernel.block_rows * (sizes.head_dim + sizes.value_dim) * static_cast<std::int64_t>(sizeof(float));
+  return std::clamp<std::int64_t>(base::level2_cache_bytes() * 3 / 8 / block_bytes, 1, kernel.super_block_count);
 }
 
-Cut cut(const kernels::WideKernel& kernel, const KernelCall& call) {
+/// Larger runs read K and V less often, smaller ones share the work better. A row block's result does not depend on the others in its run,
+/// so this may look at the machine and at the number of threads.
+std::int32_t blocks_per_task(const kernels::WideKernel& kernel, const Sizes& sizes, std::int64_t all_blocks, int threads) {
+  const std::int64_t wanted = all_blocks / (kTasksPerThread * threads);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(wanted, 1, fitting_blocks(kernel, sizes)));
+}
+
+Cut cut(const kernels::WideKernel& kernel, const KernelCall& call, int threads) {
   std::int64_t blocks = 0;
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) blocks += blocks_of(call.plan(pair));
-  Cut result{0, blocks_per_task(kernel, blocks)};
+  Cut result{0, blocks_per_task(kernel, call.sizes(), blocks, threads)};
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
     result.tasks += (blocks_of(call.plan(pair)) + result.blocks_per_task - 1) / result.blocks_per_task;
   }
@@ -77,8 +85,8 @@ std::int64_t scratch_bytes(const kernels::WideKernel& kernel, const KernelCall& 
 }  // namespace
 
 void run_wide(const kernels::WideKernel& kernel, const KernelCall& call) {
-  const Cut work = cut(kernel, call);
   const int threads = call.threads();
+  const Cut work = cut(kernel, call, threads);
 
   const std::int64_t task_bytes = base::round_up_to_line(work.tasks * static_cast<std::int64_t>(sizeof(Task)));
   const std::int64_t thread_bytes = scratch_bytes(kernel, call, work.blocks_per_task);

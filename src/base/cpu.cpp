@@ -4,6 +4,10 @@
 #include <atomic>
 #include <cstdlib>
 
+#if defined(__unix__)
+#include <unistd.h>
+#endif
+
 #include "base/message.hpp"
 
 #if defined(__x86_64__)
@@ -141,5 +145,15 @@ Isa active_isa() {
 
 ForceIsa::ForceIsa(Isa isa) : previous_(forced.exchange(static_cast<int>(isa))) {}
 ForceIsa::~ForceIsa() { forced.store(previous_); }
+
+std::int64_t level2_cache_bytes() {
+  constexpr std::int64_t kUsual = std::int64_t{1} << 20;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const std::int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? bytes : kUsual;
+#else
+  return kUsual;
+#endif
+}
 
 }  // namespace heed::base

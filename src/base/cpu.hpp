@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ inline constexpr std::array<Isa, 5> kAllIsas = {Isa::kGeneric, Isa::kNeon, Isa::
 
 /// The best ISA that runs here, or what HEED_ISA names; decided once. Throws InvalidArgument for a bad HEED_ISA, on every call.
 [[nodiscard]] HEED_API Isa active_isa();
+
+/// Of one core; 1 MB where the system does not say.
+[[nodiscard]] std::int64_t level2_cache_bytes();
 
 /// Replaces the choice until destroyed; for tests that walk over every ISA. Not for concurrent use.
 class ForceIsa {

@@ -40,7 +40,8 @@ static void find_rows(const KvRows& kv, SegmentCursor& cursor, std::int64_t firs
 }
 
 /// Copies a row to float32; the padding up to `padded` elements is 0.
-static void widen_row(const std::byte* from, DType dtype, std::int64_t stride, std::int64_t elements, std::int64_t padded, float* to) noexcept {
+static void widen_row(const std::byte* from, DType dtype, std::int64_t stride, std::int64_t elements, std::int64_t padded,
+                      float* to) noexcept {
   for (std::int64_t e = 0; e < padded; e += kLanes) {
     const std::int64_t left = elements - e;
     const int n = static_cast<int>(left < 0 ? 0 : left < kLanes ? left : kLanes);
