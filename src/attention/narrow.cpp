@@ -35,9 +35,6 @@ Pieces visible_pieces(const kernels::TilePlan& plan) {
   return pieces;
 }
 
-/// A handful of pieces per task once there are many, so that handing them out stays cheap.
-std::int64_t pieces_per_task(std::int64_t all_pieces) { return std::clamp<std::int64_t>(all_pieces / 256, 1, 8); }
-
 /// Floats of a piece's state: max, true max and sum of every row, then the rows themselves.
 std::int64_t state_floats(const Pieces& pieces, std::int64_t value_dim) { return pieces.rows * (3 + value_dim); }
 
@@ -56,33 +53,41 @@ struct Task {
 
 struct Split {
   std::int64_t state_floats = 0;
-  std::int64_t per_task = 1;
+  std::int64_t pieces = 0;
   std::int64_t tasks = 0;
 };
 
-Split split(const KernelCall& call, Pieces* pairs) {
+/// Long tasks first, as a run of pieces is one stream through memory, whose start costs about a microsecond; short ones at the end, so that
+/// all threads finish together. One piece per task reached 71 % of the read bandwidth with two threads where one thread had 81 %.
+/// Pieces, not tasks, decide the bits.
+template <class Visit>
+void for_each_task(const KernelCall& call, const Pieces* pairs, std::int64_t all_pieces, int threads, Visit&& visit) {
+  constexpr std::int64_t kMostPieces = 16;
+  std::int64_t left = all_pieces;
+  for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
+    for (std::int64_t first = 0; first < pairs[pair].count;) {
+      const std::int64_t fair = std::clamp<std::int64_t>(left / (4 * threads), 1, kMostPieces);
+      const Task task{pair, first, std::min(fair, pairs[pair].count - first)};
+      visit(task);
+      first += task.count;
+      left -= task.count;
+    }
+  }
+}
+
+Split split(const KernelCall& call, int threads, Pieces* pairs) {
   Split result;
-  std::int64_t all_pieces = 0;
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
     pairs[pair] = visible_pieces(call.plan(pair));
     pairs[pair].state_begin = result.state_floats;
     result.state_floats += pairs[pair].count * state_floats(pairs[pair], call.sizes().value_dim);
-    all_pieces += pairs[pair].count;
+    result.pieces += pairs[pair].count;
   }
-  result.per_task = pieces_per_task(all_pieces);
-  for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
-    pairs[pair].unfinished = static_cast<std::int32_t>((pairs[pair].count + result.per_task - 1) / result.per_task);
-    result.tasks += pairs[pair].unfinished;
-  }
+  for_each_task(call, pairs, result.pieces, threads, [&](const Task& task) {
+    ++pairs[task.pair].unfinished;
+    ++result.tasks;
+  });
   return result;
-}
-
-void list_tasks(const KernelCall& call, const Pieces* pairs, std::int64_t per_task, Task* tasks) {
-  for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
-    for (std::int64_t first = 0; first < pairs[pair].count; first += per_task) {
-      new (tasks++) Task{pair, first, std::min(per_task, pairs[pair].count - first)};
-    }
-  }
 }
 
 std::int64_t scratch_bytes(const kernels::NarrowKernel& kernel, const KernelCall& call) {
@@ -101,9 +106,9 @@ void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call) {
   const base::Scratch pair_memory(call.pairs() * static_cast<std::int64_t>(sizeof(Pieces)));
   auto* pairs = reinterpret_cast<Pieces*>(pair_memory.data());
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) new (&pairs[pair]) Pieces;
-  const Split cut = split(call, pairs);
-
   const int threads = call.threads();
+  const Split cut = split(call, threads, pairs);
+
   const std::int64_t task_bytes = base::round_up_to_line(cut.tasks * static_cast<std::int64_t>(sizeof(Task)));
   const std::int64_t state_bytes = base::round_up_to_line(cut.state_floats * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t thread_bytes = scratch_bytes(kernel, call);
@@ -111,7 +116,7 @@ void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call) {
   auto* tasks = reinterpret_cast<Task*>(scratch.data());
   auto* states = reinterpret_cast<float*>(scratch.data() + task_bytes);
   std::byte* memory = scratch.data() + task_bytes + state_bytes;
-  list_tasks(call, pairs, cut.per_task, tasks);
+  for_each_task(call, pairs, cut.pieces, threads, [next = tasks](const Task& task) mutable { new (next++) Task(task); });
 
   base::parallel_for(cut.tasks, threads, [&](std::int64_t index, int thread) noexcept {
     const Task& task = tasks[index];

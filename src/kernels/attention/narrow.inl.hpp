@@ -19,12 +19,12 @@ template <class T>
 static void run_piece(const ForwardProblem& problem, std::int64_t piece, const PartialState& state, std::byte* scratch) noexcept {
   Piece p = make_piece(problem, piece, scratch, sizeof(T));
   if (p.tile_count > 0) {
-    locate_keys<T>(problem.kv, p);
+    locate_keys(problem, sizeof(T), p);
     pack_queries(problem, p);
     if constexpr (kEvenOdd<T>) deinterleave_rows(p.q, p.q_stride, p.rows, problem.head_dim);
     score_piece<T>(problem, p);
   }
-  weigh_rows(p, state);
+  weigh_rows(p, problem.kv.v_dim_stride == 1 ? problem.value_dim * sizeof(T) : 0, state);
   if (problem.scoring.dropout.factor != 0.0F) drop_weights(problem, p);
   add_values<T>(problem, p, state.out);
 }

@@ -100,23 +100,42 @@ static Piece make_piece(const ForwardProblem& problem, std::int64_t piece, std::
   return p;
 }
 
-/// Writes the row of every key of the piece, segment by segment.
-template <class T>
-static void locate_keys(const KvRows& kv, Piece& p) {
-  int key = 0;
+/// rows[i] = first + i * stride_bytes. A loop of its own, so that the compiler makes it one of vectors.
+HEED_INLINE void list_rows(const void** rows, const std::byte* first, std::int64_t stride_bytes, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) rows[i] = first + i * stride_bytes;
+}
+
+/// Rows of keys [first, first + count) of the sequence, segment by segment, as far as there are any; returns how many. v may be null.
+static int find_rows(const KvRows& kv, std::int64_t width, std::int64_t first, std::int64_t count, const void** k, const void** v) {
+  std::int64_t found = 0;
   std::int64_t begin = 0;  // first key of the segment
-  for (std::int64_t s = 0; key < p.keys; ++s) {
+  for (std::int64_t s = 0; s < kv.segment_count && found < count; ++s) {
     const KvSegment& segment = kv.segments[s];
     const std::int64_t end = begin + segment.rows;
-    for (; key < p.keys && p.first_key + key < end; ++key) {
-      const std::int64_t row = p.first_key + key - begin;
-      p.k[key] = static_cast<const T*>(segment.k) + row * segment.k_row_stride;
-      p.v[key] = static_cast<const T*>(segment.v) + row * segment.v_row_stride;
+    if (first + found < end) {
+      const std::int64_t row = first + found - begin;
+      const std::int64_t n = smallest(count - found, segment.rows - row);
+      const std::int64_t k_stride = segment.k_row_stride * width, v_stride = segment.v_row_stride * width;
+      list_rows(k + found, static_cast<const std::byte*>(segment.k) + row * k_stride, k_stride, n);
+      if (v != nullptr) list_rows(v + found, static_cast<const std::byte*>(segment.v) + row * v_stride, v_stride, n);
+      found += n;
     }
     begin = end;
   }
-  for (; key < p.chunk_keys; ++key) p.k[key] = p.k[key - 1];
-  for (key = p.keys; key < p.chunk_keys + kMostAheadKeys; ++key) p.v[key] = p.v[key - 1];
+  return static_cast<int>(found);
+}
+
+/// Writes the row of every key of the piece; behind its values the keys of the next piece, which the prefetches run into.
+static void locate_keys(const ForwardProblem& problem, std::int64_t width, Piece& p) {
+  find_rows(problem.kv, width, p.first_key, p.keys, p.k, p.v);
+  for (int key = p.keys; key < p.chunk_keys; ++key) {
+    p.k[key] = p.k[p.keys - 1];
+    p.v[key] = p.v[p.keys - 1];
+  }
+  const std::int64_t following = smallest(kMostAheadKeys, problem.plan->keys - p.first_key - p.keys);
+  int ahead = p.chunk_keys;
+  if (following > 0) ahead += find_rows(problem.kv, width, p.first_key + p.keys, following, p.v + p.chunk_keys, nullptr);
+  for (; ahead < p.chunk_keys + kMostAheadKeys; ++ahead) p.v[ahead] = p.v[p.keys - 1];
 }
 
 /// 2 kLanes consecutive elements as two vectors, in the order that costs least: bfloat16 falls apart into even and odd elements with two

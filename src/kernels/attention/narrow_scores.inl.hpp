@@ -150,9 +150,19 @@ static void score_piece(const ForwardProblem& problem, Piece& p) {
   }
 }
 
+/// Memory would stand still while weights are computed: asks for a share of the V rows behind those that score_piece has asked for.
+static void prefetch_values(const Piece& p, std::int64_t row_bytes, int r) {
+  const int first = p.ahead_keys + r * kChunkKeys / p.rows;
+  const int end = p.ahead_keys + (r + 1) * kChunkKeys / p.rows;
+  for (int key = first; key < end && key < p.chunk_keys; ++key) {
+    for (std::int64_t offset = 0; offset < row_bytes; offset += 64) prefetch_far(static_cast<const std::byte*>(p.v[key]) + offset);
+  }
+}
+
 /// Largest visible score of each row, weights 2^(score - largest) in place of the scores, and their sums.
-static void weigh_rows(const Piece& p, const PartialState& state) {
+static void weigh_rows(const Piece& p, std::int64_t value_row_bytes, const PartialState& state) {
   for (int r = 0; r < p.rows; ++r) {
+    if (p.tile_count > 0) prefetch_values(p, value_row_bytes, r);
     float* scores = p.scores + r * kPieceKeys;
     Vec top = set1(kMinusInfinity);
     for (int t = 0; t < p.tile_count; ++t) {

@@ -3,8 +3,9 @@
 
 namespace decode {
 
-/// V rows worked on at a time stay in the first-level cache while every group of rows and columns passes over them.
-constexpr std::int64_t kValueBlockBytes = 8 * 1024;
+/// V rows worked on at a time stay in the first-level cache while every group of rows and columns passes over them. With 16 keys at a time,
+/// loading and storing the sums took a tenth of this step.
+constexpr std::int64_t kValueBlockBytes = 16 * 1024;
 /// V vectors per pass, so that rows x vectors fill the accumulators.
 template <int kRows>
 constexpr int kColumnVectors = kRows == 1 ? 8 : kSums / (kRows == 3 ? 4 : kRows);
@@ -125,7 +126,8 @@ static void add_values(const ForwardProblem& problem, const Piece& p, float* out
   const std::int64_t dim = problem.value_dim;
   for (std::int64_t i = 0; i < p.rows * dim; ++i) out[i] = 0.0F;
   const std::int64_t fitting = kValueBlockBytes / (dim * static_cast<std::int64_t>(sizeof(T))) / 4 * 4;
-  const int block_keys = static_cast<int>(largest(4, smallest(kChunkKeys, fitting)));
+  const int most_keys = problem.kv.v_dim_stride == 1 ? kBlockKeys : kChunkKeys;
+  const int block_keys = static_cast<int>(largest(4, smallest(most_keys, fitting)));
   for (int t = 0; t < p.tile_count; ++t) {
     const Tile& tile = p.tiles[t];
     for (int first = 0; first < tile.keys; first += block_keys) {
