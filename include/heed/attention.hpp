@@ -61,7 +61,7 @@ struct AttentionOptions {
 /// Mask     A row without a visible key gives out = 0, never NaN. A masked slot never changes a result, whatever it holds.
 /// Accuracy Error against float64 at most twice that of a plain implementation in the same dtype; see docs/accuracy.md.
 /// Cost     2*B*Hq*Lq*Lk*(D+Dv) flop over the visible tiles. Scratch from the calling thread's arena: O(threads * (D+Dv)), in decode also a
-///          partial result per 256 keys; no L x L matrix.
+///          partial result per 256 keys; no L x L matrix. Repeated attention_into calls allocate nothing.
 /// Threads  OpenMP; safe to call from several threads at once. Same bits for any number of threads, batch size and batch neighbours.
 /// Throws   InvalidArgument naming the argument, before anything is written; std::bad_alloc.
 /// Source   online softmax: arXiv 1805.02867; tiling: arXiv 2307.08691, section 3.

@@ -59,9 +59,8 @@ void check_head_dim(const Arguments& a, const char* name, const TensorView& view
 void check_heads(const Arguments& a) {
   const int axis = heads_axis(a.q);
   const std::int64_t q_heads = a.q.size(axis), kv_heads = a.k.size(axis);
-  const std::string expected = "at least 1 head on axis " + text(axis);
-  if (q_heads < 1) throw_invalid(a.function, "q", expected, to_string(a.q.shape()));
-  if (kv_heads < 1) throw_invalid(a.function, "k", expected, to_string(a.k.shape()));
+  if (q_heads < 1) throw_invalid(a.function, "q", "at least 1 head on axis " + text(axis), to_string(a.q.shape()));
+  if (kv_heads < 1) throw_invalid(a.function, "k", "at least 1 head on axis " + text(axis), to_string(a.k.shape()));
   if (q_heads % kv_heads == 0) return;
   throw_invalid(a.function, "k", "a number of heads that divides the " + text(q_heads) + " of q", text(kv_heads) + " heads");
 }

@@ -36,7 +36,7 @@ Pieces visible_pieces(const kernels::TilePlan& plan) {
 }
 
 /// Floats of a piece's state: max, true max and sum of every row, then the rows themselves.
-std::int64_t state_floats(const Pieces& pieces, std::int64_t value_dim) { return pieces.rows * (3 + value_dim); }
+std::int64_t state_floats(std::int64_t rows, std::int64_t value_dim) { return rows * (3 + value_dim); }
 
 /// `memory`: max [pieces][rows], true max [pieces][rows], sum [pieces][rows], out [pieces][rows][Dv].
 kernels::PartialState state_of(const Pieces& pieces, float* memory, std::int64_t piece, std::int64_t value_dim) {
@@ -52,7 +52,7 @@ struct Task {
 };
 
 struct Split {
-  std::int64_t state_floats = 0;
+  std::int64_t rows = 0;  ///< of the longest pair
   std::int64_t pieces = 0;
   std::int64_t tasks = 0;
 };
@@ -77,11 +77,13 @@ void for_each_task(const KernelCall& call, const Pieces* pairs, std::int64_t all
 
 Split split(const KernelCall& call, int threads, Pieces* pairs) {
   Split result;
+  std::int64_t floats = 0;
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
     pairs[pair] = visible_pieces(call.plan(pair));
-    pairs[pair].state_begin = result.state_floats;
-    result.state_floats += pairs[pair].count * state_floats(pairs[pair], call.sizes().value_dim);
+    pairs[pair].state_begin = floats;
+    floats += pairs[pair].count * state_floats(pairs[pair].rows, call.sizes().value_dim);
     result.pieces += pairs[pair].count;
+    result.rows = std::max(result.rows, pairs[pair].rows);
   }
   for_each_task(call, pairs, result.pieces, threads, [&](const Task& task) {
     ++pairs[task.pair].unfinished;
@@ -89,6 +91,10 @@ Split split(const KernelCall& call, int threads, Pieces* pairs) {
   });
   return result;
 }
+
+/// Most pieces that a call over these tensors may have. Scratch has room for so many, and for all threads: a cache that fills up step by
+/// step then asks for the same memory at every step, and what is not needed is not touched.
+std::int64_t most_pieces(const KernelCall& call) { return call.pairs() + call.key_rows() / kPieceKeys * call.sizes().kv_heads; }
 
 std::int64_t scratch_bytes(const kernels::NarrowKernel& kernel, const KernelCall& call) {
   std::int64_t bytes = 0;
@@ -109,10 +115,12 @@ void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call) {
   const int threads = call.threads();
   const Split cut = split(call, threads, pairs);
 
-  const std::int64_t task_bytes = base::round_up_to_line(cut.tasks * static_cast<std::int64_t>(sizeof(Task)));
-  const std::int64_t state_bytes = base::round_up_to_line(cut.state_floats * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t room = most_pieces(call);
+  const std::int64_t task_bytes = base::round_up_to_line(room * static_cast<std::int64_t>(sizeof(Task)));
+  const std::int64_t state_bytes =
+      base::round_up_to_line(room * state_floats(cut.rows, value_dim) * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t thread_bytes = scratch_bytes(kernel, call);
-  const base::Scratch scratch(task_bytes + state_bytes + threads * thread_bytes);
+  const base::Scratch scratch(task_bytes + state_bytes + base::num_threads() * thread_bytes);
   auto* tasks = reinterpret_cast<Task*>(scratch.data());
   auto* states = reinterpret_cast<float*>(scratch.data() + task_bytes);
   std::byte* memory = scratch.data() + task_bytes + state_bytes;

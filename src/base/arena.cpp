@@ -9,19 +9,20 @@ namespace heed::base {
 namespace {
 
 constexpr std::align_val_t kLine{64};
+constexpr std::int64_t kLeast = std::int64_t{256} << 10;  // memory that is not touched costs nothing
 
 struct Free {
   void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, kLine); }
 };
 using Block = std::unique_ptr<std::byte[], Free>;
 
-/// A stack of blocks. Leases are last in, first out; when the last one ends, one block as large as everything that was ever
-/// needed at once takes the place of the many.
+/// A stack of blocks. Leases are last in, first out; when the last one ends, one block with room for everything that was ever needed at
+/// once, and for half as much again, takes the place of the many: calls over a growing cache then allocate a logarithmic number of times.
 class Arena {
  public:
   std::byte* push(std::int64_t bytes) {
     if (blocks_.empty() || used_ + bytes > size_) {
-      const std::int64_t size = bytes > size_ ? bytes : size_;
+      const std::int64_t size = bytes > size_ ? bytes : size_ > kLeast ? size_ : kLeast;
       Block block(new (kLine) std::byte[static_cast<std::size_t>(size)]);
       blocks_.push_back({std::move(block), used_, size_});
       size_ = size;
@@ -43,9 +44,9 @@ class Arena {
       size_ = blocks_.back().previous_size;
       blocks_.pop_back();
     }
-    if (live_ == 0 && size_ < peak_) {  // the next push allocates one block of the peak's size
+    if (live_ == 0 && size_ < peak_) {  // the next push allocates one block of this size
       blocks_.clear();
-      size_ = peak_;
+      size_ = peak_ + peak_ / 2;
     }
   }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "mask/node.hpp"
 #include "mask/transpose.hpp"
@@ -34,27 +35,21 @@ struct RowBlock {
   [[nodiscard]] std::int64_t rows() const noexcept { return end - begin; }
 };
 
+/// Adds one plan to the storage. Its pointers are set once nothing moves any more.
 class PlanCompiler {
  public:
-  PlanCompiler(const Problem& problem, CompiledPlan& out)
-      : problem_(problem), mask_(*problem.mask), keys_(problem.geometry.keys), out_(out) {}
+  PlanCompiler(const Problem& problem, PlanStorage& out)
+      : problem_(problem), mask_(*problem.mask), keys_(problem.geometry.keys), out_(out), plan_begin_(out.runs.size()),
+        tiles_begin_(out.bits.size() / kBlockKeys) {}
 
   void compile() {
     const std::int64_t rows = problem_.geometry.tokens * problem_.group;
-    const std::int64_t row_blocks = rows == 0 ? 0 : (rows + problem_.block_rows - 1) / problem_.block_rows;
-    out_.run_begin.reserve(static_cast<std::size_t>(row_blocks) + 1);
-    out_.runs.reserve(static_cast<std::size_t>(row_blocks) * 2);
     out_.run_begin.push_back(0);
     for (std::int64_t begin = 0; begin < rows; begin += problem_.block_rows) {
       compile_row_block(begin, std::min(begin + problem_.block_rows, rows));
-      out_.run_begin.push_back(static_cast<std::int64_t>(out_.runs.size()));
+      out_.run_begin.push_back(static_cast<std::int64_t>(out_.runs.size() - plan_begin_));
     }
-    out_.plan = {.rows = rows,
-                 .keys = keys_,
-                 .block_rows = problem_.block_rows,
-                 .run_begin = out_.run_begin.data(),
-                 .runs = out_.runs.data(),
-                 .bits = out_.bits.data()};
+    out_.plans.push_back({.rows = rows, .keys = keys_, .block_rows = problem_.block_rows});
   }
 
  private:
@@ -120,7 +115,7 @@ class PlanCompiler {
     if (any == 0) return;
     if (all == low_bits(count)) return add_full(key_block, key_block + 1);
     transpose_64x64(words.data());
-    const auto tile = static_cast<std::int64_t>(out_.bits.size()) / kBlockKeys;
+    const auto tile = static_cast<std::int64_t>(out_.bits.size() / kBlockKeys - tiles_begin_);
     out_.bits.insert(out_.bits.end(), words.begin(), words.end());
     out_.runs.push_back({static_cast<std::int32_t>(key_block), 1, tile});
   }
@@ -150,9 +145,11 @@ class PlanCompiler {
   const Problem problem_;
   const MaskNode& mask_;
   const std::int64_t keys_;
-  CompiledPlan& out_;
+  PlanStorage& out_;
+  const std::size_t plan_begin_;   ///< runs of the plans before this one
+  const std::size_t tiles_begin_;  ///< mixed tiles of the plans before this one
   RowBlock block_{};
-  std::size_t first_run_ = 0;
+  std::size_t first_run_ = 0;  ///< of the row block at hand
 };
 
 static_assert(kMaxBlockRows <= kBlockKeys, "rows of a tile are transposed in a square of kBlockKeys bits");
@@ -177,10 +174,11 @@ std::int64_t count_visible(const kernels::TilePlan& plan) {
   return slots;
 }
 
-/// like[s]: first sequence that sits as s does.
-std::vector<std::int64_t> first_alike(std::span<const Geometry> geometry) {
-  std::vector<std::int64_t> order(geometry.size());
-  std::vector<std::int64_t> like(geometry.size());
+/// storage.like[s]: first sequence that sits as s does.
+void find_alike(std::span<const Geometry> geometry, PlanStorage& storage) {
+  std::vector<std::int64_t>& order = storage.order;
+  order.resize(geometry.size());
+  storage.like.resize(geometry.size());
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int64_t s) {
     const Geometry& g = geometry[static_cast<std::size_t>(s)];
@@ -194,9 +192,8 @@ std::vector<std::int64_t> first_alike(std::span<const Geometry> geometry) {
   std::int64_t first = 0;
   for (const std::int64_t s : order) {
     if (s == order.front() || key(s) != key(first)) first = s;
-    like[static_cast<std::size_t>(s)] = first;
+    storage.like[static_cast<std::size_t>(s)] = first;
   }
-  return like;
 }
 
 /// First KV head whose query heads see what those of `kv_head` see.
@@ -210,47 +207,132 @@ std::int64_t first_alike(const MaskNode& mask, std::int64_t kv_head, std::int32_
   return kv_head;
 }
 
+/// Storages that this thread's plan sets have finished with. Two sets alive at once each find their own again: the last one to come is the
+/// first to go, so the last place is filled first and the first full place is taken first.
+class SpareStorages {
+ public:
+  PlanStorage take() noexcept {
+    for (PlanStorage& spare : spares_) {
+      if (spare.capacity_bytes() > 0) return std::exchange(spare, {});
+    }
+    return {};
+  }
+  void give(PlanStorage storage) noexcept {
+    if (storage.capacity_bytes() > kMostKept) return;
+    for (std::size_t n = spares_.size(); n-- > 0;) {
+      if (spares_[n].capacity_bytes() > 0) continue;
+      storage.clear();
+      spares_[n] = std::move(storage);
+      return;
+    }
+  }
+
+ private:
+  /// Beyond it allocating is nothing beside the work: an irregular mask over 16,384 x 16,384 tokens.
+  static constexpr std::size_t kMostKept = std::size_t{64} << 20;
+  std::array<PlanStorage, 4> spares_;
+};
+
+SpareStorages& spares() {
+  thread_local SpareStorages instance;
+  return instance;
+}
+
+/// Room that spares a growing cache most of the growing: 4096 keys of a mask that is nowhere regular. Memory that is not touched costs nothing.
+void reserve_some(PlanStorage& storage) {
+  if (storage.capacity_bytes() > 0) return;
+  storage.plans.reserve(64);
+  storage.index.reserve(256);
+  storage.run_begin.reserve(1024);
+  storage.runs.reserve(4096);
+  storage.bits.reserve(1024 * kBlockKeys);
+}
+
+template <class T>
+std::size_t bytes_of(const std::vector<T>& list) noexcept {
+  return list.capacity() * sizeof(T);
+}
+
 }  // namespace
 
+std::size_t PlanStorage::capacity_bytes() const noexcept {
+  return bytes_of(plans) + bytes_of(index) + bytes_of(run_begin) + bytes_of(runs) + bytes_of(bits) + bytes_of(order) + bytes_of(like);
+}
+
+void PlanStorage::clear() noexcept {
+  plans.clear();
+  index.clear();
+  run_begin.clear();
+  runs.clear();
+  bits.clear();
+}
+
 PlanSet::PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group, std::int32_t block_rows)
-    : kv_heads_(kv_heads) {
+    : kv_heads_(kv_heads), storage_(spares().take()) {
+  reserve_some(storage_);
+  compile(mask, geometry, group, block_rows);
+  point_into_storage();
+}
+
+PlanSet::~PlanSet() {
+  if (storage_.capacity_bytes() > 0) spares().give(std::move(storage_));
+}
+
+void PlanSet::compile(const Mask& mask, std::span<const Geometry> geometry, std::int32_t group, std::int32_t block_rows) {
   const MaskNode& node = mask.node();
   const auto sequences = static_cast<std::int64_t>(geometry.size());
   const bool may_share = sequences > 1 && !node.traits().uses_batch;
-  const std::vector<std::int64_t> like = may_share ? first_alike(geometry) : std::vector<std::int64_t>();
-  index_.resize(static_cast<std::size_t>(sequences * kv_heads));
+  if (may_share) find_alike(geometry, storage_);
+  storage_.index.resize(static_cast<std::size_t>(sequences * kv_heads_));
   for (std::int64_t s = 0; s < sequences; ++s) {
-    const std::int64_t like_s = may_share ? like[static_cast<std::size_t>(s)] : s;
-    for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-      std::int32_t& index = index_[static_cast<std::size_t>(s * kv_heads + kv_head)];
+    const std::int64_t like_s = may_share ? storage_.like[static_cast<std::size_t>(s)] : s;
+    for (std::int64_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+      std::int32_t& index = storage_.index[static_cast<std::size_t>(s * kv_heads_ + kv_head)];
       const std::int64_t like_head = like_s == s ? first_alike(node, kv_head, group) : kv_head;
       if (like_s != s || like_head != kv_head) {
-        index = index_[static_cast<std::size_t>(like_s * kv_heads + like_head)];
+        index = storage_.index[static_cast<std::size_t>(like_s * kv_heads_ + like_head)];
         continue;
       }
-      index = static_cast<std::int32_t>(plans_.size());
-      plans_.emplace_back();
+      index = static_cast<std::int32_t>(storage_.plans.size());
       PlanCompiler({.mask = &node,
                     .geometry = geometry[static_cast<std::size_t>(s)],
                     .first_head = kv_head * group,
                     .group = group,
                     .block_rows = block_rows},
-                   plans_.back())
+                   storage_)
           .compile();
     }
   }
 }
 
+void PlanSet::point_into_storage() noexcept {
+  const std::int64_t* run_begin = storage_.run_begin.data();
+  const kernels::TileRun* runs = storage_.runs.data();
+  const std::uint64_t* bits = storage_.bits.data();
+  for (kernels::TilePlan& plan : storage_.plans) {
+    plan.run_begin = run_begin;
+    plan.runs = runs;
+    plan.bits = bits;
+    const std::int64_t row_blocks = (plan.rows + plan.block_rows - 1) / plan.block_rows;
+    const std::int64_t count = run_begin[row_blocks];
+    for (std::int64_t run = 0; run < count; ++run) {
+      if (runs[run].bits != kFullTile) bits += kBlockKeys;
+    }
+    run_begin += row_blocks + 1;
+    runs += count;
+  }
+}
+
 const kernels::TilePlan& PlanSet::plan(std::int64_t sequence, std::int64_t kv_head) const {
-  return plans_[static_cast<std::size_t>(index_[static_cast<std::size_t>(sequence * kv_heads_ + kv_head)])].plan;
+  return storage_.plans[static_cast<std::size_t>(storage_.index[static_cast<std::size_t>(sequence * kv_heads_ + kv_head)])];
 }
 
 std::int64_t PlanSet::visible_slots() const {
   std::vector<std::int64_t> slots;
-  slots.reserve(plans_.size());
-  for (const CompiledPlan& compiled : plans_) slots.push_back(count_visible(compiled.plan));
+  slots.reserve(storage_.plans.size());
+  for (const kernels::TilePlan& plan : storage_.plans) slots.push_back(count_visible(plan));
   std::int64_t all = 0;
-  for (const std::int32_t index : index_) all += slots[static_cast<std::size_t>(index)];
+  for (const std::int32_t index : storage_.index) all += slots[static_cast<std::size_t>(index)];
   return all;
 }
 

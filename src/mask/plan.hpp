@@ -21,36 +21,44 @@ struct Geometry {
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
-/// Owns the arrays behind a TilePlan, which stay where they are when it is moved.
-struct CompiledPlan {
-  CompiledPlan() = default;
-  CompiledPlan(CompiledPlan&&) noexcept = default;
-  CompiledPlan& operator=(CompiledPlan&&) noexcept = default;
-
-  kernels::TilePlan plan;
-  std::vector<std::int64_t> run_begin;
+/// The arrays behind plans. A thread keeps them from call to call, so that planning allocates nothing in the steady state.
+struct PlanStorage {
+  std::vector<kernels::TilePlan> plans;
+  std::vector<std::int32_t> index;      ///< [sequences * kv_heads] -> plans
+  std::vector<std::int64_t> run_begin;  ///< of all plans, behind each other; so are the next two
   std::vector<kernels::TileRun> runs;
   std::vector<std::uint64_t> bits;
+  std::vector<std::int64_t> order, like;  ///< [sequences]
+
+  [[nodiscard]] std::size_t capacity_bytes() const noexcept;
+  void clear() noexcept;
 };
 
 /// One plan per (sequence, KV head), shared where the mask does not tell them apart.
 ///
 /// Made on every attention call: whole key ranges are classified first and halved only where they are mixed, so that a decode step over
-/// 100 000 keys costs a few classifications and a handful of allocations.
+/// 100 000 keys costs a few classifications.
 class PlanSet {
  public:
   /// geometry has one entry per sequence. group = Hq / Hkv. block_rows <= kernels::kMaxBlockRows.
   PlanSet(const Mask& mask, std::span<const Geometry> geometry, std::int64_t kv_heads, std::int32_t group, std::int32_t block_rows);
 
+  ~PlanSet();
+  PlanSet(PlanSet&&) noexcept = default;
+  PlanSet& operator=(PlanSet&&) = delete;
+
+  /// Stays where it is when the set is moved.
   [[nodiscard]] const kernels::TilePlan& plan(std::int64_t sequence, std::int64_t kv_head) const;
   /// Visible (query head, query, key) slots of all sequences and heads: what useful FLOPs are counted from.
   /// Counted when asked: attention itself never needs it.
   [[nodiscard]] std::int64_t visible_slots() const;
 
  private:
+  void compile(const Mask& mask, std::span<const Geometry> geometry, std::int32_t group, std::int32_t block_rows);
+  void point_into_storage() noexcept;
+
   std::int64_t kv_heads_;
-  std::vector<CompiledPlan> plans_;
-  std::vector<std::int32_t> index_;  ///< [sequences * kv_heads] -> plans_
+  PlanStorage storage_;
 };
 
 }  // namespace heed::mask
