@@ -104,7 +104,7 @@ HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& 
 /// Types    As attention(); offsets int32 or int64.
 /// Options  B is S and sequence s is batch entry s: for masks, dropout, alibi_slopes [Hq] or [S,Hq], query_offset [1] or [S], and
 ///          kv_lengths [S], counted from the sequence's first key. Positions count from the sequence's own start. No bias.
-/// Example  Three prompts of 5, 3 and 9 tokens: q_offsets = k_offsets = {0, 5, 8, 17}, {.mask = Mask::causal()}.
+/// Example  examples/07_packed_sequences.cpp
 [[nodiscard]] HEED_API Tensor attention_varlen(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& q_offsets,
                                                const TensorView& k_offsets, const AttentionOptions& options = {});
 [[nodiscard]] HEED_API AttentionState attention_varlen_state(const TensorView& q, const TensorView& k, const TensorView& v,
