@@ -40,6 +40,17 @@ static inline void move_reference(RowBlock& b, int v, Vec top, std::int64_t head
   rescale(b.out, head_dim, v, shrink);
 }
 
+/// Scores of one vector of rows to weights against `reference`; returns their sum.
+static inline Vec weigh(float* scores, Vec reference) {
+  Vec sum = {};
+  for (int key = 0; key < kKeys; ++key) {
+    const Vec weight = exp2(load(scores + key * kWidth) - reference);
+    store(scores + key * kWidth, weight);
+    sum += weight;
+  }
+  return sum;
+}
+
 /// One row block meets one block of keys. scores: [kKeys][kWidth], scratch. k, v: [kKeys][D].
 static inline void visit(RowBlock& b, const float* k, const float* values, std::int64_t head_dim, float* scores) {
   Vec top[kVectors];
@@ -47,12 +58,7 @@ static inline void visit(RowBlock& b, const float* k, const float* values, std::
   score_block(b.panel, k, head_dim, scores, top);
   for (int v = 0; v < kVectors; ++v) {
     move_reference(b, v, top[v], head_dim);
-    for (int key = 0; key < kKeys; ++key) {
-      float* s = scores + key * kWidth + v * kLanes;
-      const Vec weight = exp2(load(s) - b.reference[v]);
-      store(s, weight);
-      b.sum[v] += weight;
-    }
+    b.sum[v] += weigh(scores + v * kLanes, b.reference[v]);
   }
   add_values(scores, values, head_dim, b.out);
 }
