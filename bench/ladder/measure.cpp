@@ -65,7 +65,7 @@ std::vector<Result> measure(const std::vector<Rung>& rungs, const Problem& probl
   std::vector<Samples> samples(rungs.size());
   for (std::size_t i = 0; i < rungs.size(); ++i) {  // the first run also warms up
     const double seconds = seconds_of([&] { rungs[i].step(problem); });
-    samples[i].repeats = std::clamp(static_cast<int>(kSeconds / seconds), 1, 100);
+    samples[i].repeats = static_cast<int>(std::clamp(kSeconds / std::max(seconds, 1e-6), 1.0, 100.0));
   }
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < rungs.size(); ++i) add_round(rungs[i], problem, probes, samples[i]);

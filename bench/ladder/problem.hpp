@@ -26,11 +26,12 @@ class Example {
   Buffer q_, k_, v_, out_;
 };
 
-/// Every row_step-th row of the result, [rows][D], by the definition in float64.
-std::vector<double> exact_rows(const Problem& problem, std::int64_t row_step);
-/// The largest distance of the example's output from them; NaN when the output has one.
-double largest_error(const Problem& problem, const std::vector<double>& exact, std::int64_t row_step);
-/// What float32 sums of this size may be off by at most, in any order: (D + L + 16) roundings of 2^-24 and the exponent's share.
-double float32_bound(const Problem& problem, std::int64_t row_step);
+/// The result by the definition in float64, [L][D].
+std::vector<double> exact_rows(const Problem& problem);
+/// The largest distance of the problem's output from it; NaN when the output has one.
+double largest_error(const Problem& problem, const std::vector<double>& exact);
+/// What a float32 result may be off by at most, in whatever order it adds: D roundings of the terms of a score, which shift a weight's exponent,
+/// and L of the sums over keys, in numerator and denominator.
+double float32_bound(const Problem& problem);
 
 }  // namespace ladder
