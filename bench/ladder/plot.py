@@ -24,7 +24,7 @@ def load(path):
     report = json.loads(path.read_text(encoding="utf-8"))
     rows = {}
     for row in report["rows"]:
-        if not 0 < row["ratio"] < 1.2:
+        if not 0 < row["ratio"] < 1.5:  # a disturbed probe can push a share above 1, never far
             sys.exit(f"plot: {path}: {row['name']}: a share of {row['ratio']} cannot be")
         rows[row["name"], int(re.search(r"D(\d+)", row["shape"])[1])] = row
     steps = list(dict.fromkeys(step for step, _ in rows))
