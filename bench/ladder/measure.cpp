@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/measure.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <ctime>
 
@@ -9,7 +11,10 @@
 namespace ladder {
 namespace {
 
-constexpr double kSeconds = 0.02;  ///< of a probe, and at least of a step: quick ones run more than once
+constexpr double kSeconds = 0.005;  ///< of a probe, and at least of a step: quick ones run more than once
+/// A sample during which the scheduler took the core away is taken again: whoever had it also had the caches.
+constexpr int kAttempts = 40;
+constexpr double kPatience = 1.0;  ///< seconds: slow steps do not fit between two interruptions on a busy machine, and hardly notice them
 
 /// Processor time of this one-threaded program: what a scheduler gives to others meanwhile does not count.
 template <class Work>
@@ -46,15 +51,39 @@ struct Samples {
   std::vector<double> speed, peak, ratio;
 };
 
+/// How often the scheduler has taken the core away from this program.
+long interruptions() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
+struct Sample {
+  double before, seconds, after;  ///< peak, step, peak
+};
+
+Sample sample(const Rung& rung, const Problem& p, std::int64_t rounds, int repeats) {
+  const auto run = [&] {
+    for (int i = 0; i < repeats; ++i) rung.step(p);
+  };
+  Sample s{};
+  double spent = 0;
+  for (int attempt = 0; attempt < kAttempts && spent < kPatience; ++attempt) {
+    const long begin = interruptions();
+    s.before = probe(rounds);
+    s.seconds = seconds_of(run);
+    s.after = probe(rounds);
+    if (interruptions() == begin) break;
+    spent += s.seconds;
+  }
+  return s;
+}
+
 void add_round(const Rung& rung, const Problem& p, std::int64_t rounds, Samples& samples) {
-  const double before = probe(rounds);
-  const double seconds = seconds_of([&] {
-    for (int i = 0; i < samples.repeats; ++i) rung.step(p);
-  });
-  const double after = probe(rounds);
+  const Sample s = sample(rung, p, rounds, samples.repeats);
   const auto pairs = static_cast<double>(p.length * p.length);
-  samples.speed.push_back(4 * pairs * static_cast<double>(p.head_dim) * samples.repeats / seconds);  // two products of 2 * L * L * D
-  samples.peak.push_back((before + after) / 2);
+  samples.speed.push_back(4 * pairs * static_cast<double>(p.head_dim) * samples.repeats / s.seconds);  // two products of 2 * L * L * D
+  samples.peak.push_back((s.before + s.after) / 2);
   samples.ratio.push_back(samples.speed.back() / samples.peak.back());
 }
 
