@@ -47,7 +47,7 @@ double quantile(std::vector<double> values, double share) {
 }
 
 struct Samples {
-  int repeats = 1;
+  int repeats = 1, attempts = 1;
   std::vector<double> speed, peak, ratio;
 };
 
@@ -62,13 +62,13 @@ struct Sample {
   double before, seconds, after;  ///< peak, step, peak
 };
 
-Sample sample(const Rung& rung, const Problem& p, std::int64_t rounds, int repeats) {
+Sample sample(const Rung& rung, const Problem& p, std::int64_t rounds, const Samples& samples) {
   const auto run = [&] {
-    for (int i = 0; i < repeats; ++i) rung.step(p);
+    for (int i = 0; i < samples.repeats; ++i) rung.step(p);
   };
   Sample s{};
   double spent = 0;
-  for (int attempt = 0; attempt < kAttempts && spent < kPatience; ++attempt) {
+  for (int attempt = 0; attempt < samples.attempts && spent < kPatience; ++attempt) {
     const long begin = interruptions();
     s.before = probe(rounds);
     s.seconds = seconds_of(run);
@@ -80,7 +80,7 @@ Sample sample(const Rung& rung, const Problem& p, std::int64_t rounds, int repea
 }
 
 void add_round(const Rung& rung, const Problem& p, std::int64_t rounds, Samples& samples) {
-  const Sample s = sample(rung, p, rounds, samples.repeats);
+  const Sample s = sample(rung, p, rounds, samples);
   const auto pairs = static_cast<double>(p.length * p.length);
   samples.speed.push_back(4 * pairs * static_cast<double>(p.head_dim) * samples.repeats / s.seconds);  // two products of 2 * L * L * D
   samples.peak.push_back((s.before + s.after) / 2);
@@ -94,6 +94,7 @@ std::vector<Result> measure(const std::vector<Rung>& rungs, const Problem& probl
   std::vector<Samples> samples(rungs.size());
   for (std::size_t i = 0; i < rungs.size(); ++i) {  // the first run also warms up
     const double seconds = seconds_of([&] { rungs[i].step(problem); });
+    samples[i].attempts = rounds > 1 ? kAttempts : 1;  // a single round only shows that everything runs
     samples[i].repeats = static_cast<int>(std::clamp(kSeconds / std::max(seconds, 1e-6), 1.0, 100.0));
   }
   for (int round = 0; round < rounds; ++round) {
