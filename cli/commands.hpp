@@ -20,8 +20,6 @@ void add_tokenize(CLI::App& app, Action& action);
 void add_perplexity(CLI::App& app, Action& action);
 void add_kernels(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
-/// `bench attention`, below `bench`.
-void add_bench_attention(CLI::App& bench, Action& action);
 
 /// --threads N, for commands that compute. Takes effect by use_threads().
 void add_threads(CLI::App& command, int& threads);
