@@ -82,7 +82,8 @@ int report(const BenchOptions& options, const Bench& bench, const nlohmann::json
   if (!options.json.empty()) {
     write_text(options.json, document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
-  if (options.json != "-") print(as_table(bench.rows(), machine) + summary_of_targets(bench.rows()));
+  const std::string summary = options.quick ? "\n--quick: sizes and rounds that show nothing but that it runs.\n" : summary_of_targets(bench.rows());
+  if (options.json != "-") print(as_table(bench.rows(), machine) + summary);
   const auto failed = [](const BenchRow& row) { return outcome_of(row) == Outcome::kFail; };
   if (options.fail_below_target && std::any_of(bench.rows().begin(), bench.rows().end(), failed)) return kFailure;
   if (!before) return kSuccess;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include <sys/resource.h>
+
 #include <heed/kernels.hpp>
 
 #include "cli/io.hpp"
@@ -51,6 +53,7 @@ struct Running {
   int calls = 1;             // of one round
   double probe_seconds = 0;  // each side
   std::vector<double> value = {}, peak = {}, ratio = {}, seconds = {};
+  int disturbed = 0;  // rounds
 
   /// Units of 1e-9 a second.
   double round() {
@@ -75,6 +78,13 @@ Running prepare(const BenchCase& bench_case, double slice_seconds) {
   return {&bench_case, static_cast<int>(calls), std::clamp(calls * once / 2, std::min(kLeastProbe, slice_seconds), kMostProbe)};
 }
 
+/// How often the system has taken a core from one of our threads that wanted to go on.
+std::int64_t preemptions_so_far() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
 /// One round over all cases. A yardstick's run after one case serves as the run before the next, if that has the same.
 void run_round(std::vector<Running>& all) {
   const Yardstick* fresh = nullptr;
@@ -82,10 +92,12 @@ void run_round(std::vector<Running>& all) {
   for (Running& running : all) {
     if (interrupted()) return;
     const Yardstick& yardstick = *running.bench_case->yardstick;
+    const std::int64_t preemptions = preemptions_so_far();
     if (fresh != &yardstick) before = yardstick.speed(running.probe_seconds);
     const double value = running.round();
     const double after = yardstick.speed(running.probe_seconds);
     running.add(value, before, after);
+    running.disturbed += preemptions_so_far() > preemptions ? 1 : 0;
     fresh = &yardstick;
     before = after;
   }
@@ -94,10 +106,12 @@ void run_round(std::vector<Running>& all) {
 BenchRow summarize(const Running& running, int threads) {
   const BenchCase& c = *running.bench_case;
   BenchRow row{.suite = {}, .name = c.name, .shape = c.shape, .dtype = c.dtype, .threads = threads, .value = spread_of(running.value), .unit = c.yardstick->unit};
-  row.peak = Peak{spread_of(running.peak).median, c.yardstick->name};
+  const Spread peak = spread_of(running.peak);
+  row.peak = Peak{peak.median, c.yardstick->name, peak.most};
   row.ratio = spread_of(running.ratio);
   row.target = c.target;
   row.rounds = static_cast<int>(running.ratio.size());
+  row.disturbed_rounds = running.disturbed;
   row.seconds = spread_of(running.seconds).median;
   row.note = c.note;
   return row;

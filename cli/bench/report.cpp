@@ -36,9 +36,11 @@ json row_json(const BenchRow& r) {
               {"unit", r.unit},
               {"peak", r.peak ? json(r.peak->value) : json()},
               {"peak_of", r.peak ? json(r.peak->of) : json()},
+              {"peak_best", r.peak && r.peak->best > 0 ? json(r.peak->best) : json()},
               {"target", or_null(r.target)},
               {"better", r.better == Better::kHigher ? "higher" : "lower"},
               {"rounds", r.rounds},
+              {"disturbed_rounds", r.disturbed_rounds},
               {"seconds", or_null(r.seconds)},
               {"length", or_null(r.length)},
               {"memory_bytes", or_null(r.memory_bytes)},
@@ -86,6 +88,18 @@ Row cells(const BenchRow& r) {
           r.note.empty() ? r.shape : fmt::format("{} ({})", r.shape, r.note)};
 }
 
+/// Says when the figures above are worth little, and why. Empty otherwise.
+std::string warning_of(const std::vector<BenchRow>& rows) {
+  int rounds = 0, disturbed = 0;
+  for (const BenchRow& row : rows) {
+    rounds += row.rounds;
+    disturbed += row.disturbed_rounds;
+  }
+  if (5 * disturbed <= rounds) return {};
+  return fmt::format("\n{} of {} rounds were disturbed: other programs took cores from this one. Repeat it when they are done.\n", disturbed,
+                     rounds);
+}
+
 }  // namespace
 
 std::string number_text(double value) {
@@ -110,7 +124,7 @@ std::string as_table(const std::vector<BenchRow>& rows, const json& machine) {
     text += fmt::format("\n{}\n{}", rows[i].suite, format_table(table));
     table.clear();
   }
-  return text;
+  return text + warning_of(rows);
 }
 
 std::string summary_of_targets(const std::vector<BenchRow>& rows) {

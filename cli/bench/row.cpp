@@ -25,6 +25,7 @@ BenchRow scaling_row(const BenchRow& one, const BenchRow& many) {
   row.target = {};
   if (many.threads == 2 && row.peak->value >= kScales) row.target = kLeastShare;
   row.seconds = {};
+  row.length = row.memory_bytes = {};
   return row;
 }
 

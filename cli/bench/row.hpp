@@ -26,8 +26,9 @@ enum class Better { kHigher, kLower };
 
 /// The yardstick that a row was measured in turn with.
 struct Peak {
-  double value = 0;  ///< in the row's unit
+  double value = 0;  ///< median, in the row's unit
   std::string of;    ///< "FMA", "bf16 dot", "read", or what else the kernel ran against
+  double best = 0;   ///< of all rounds; 0: not known. Beside value_max, it tells what both do when nobody disturbs
 };
 
 struct BenchRow {
@@ -40,6 +41,7 @@ struct BenchRow {
   std::optional<double> target = {};  ///< for the ratio; for the value where there is no ratio
   Better better = Better::kHigher;
   int rounds = 0;
+  int disturbed_rounds = 0;           ///< during which the system gave a core of ours to another program
   std::optional<double> seconds = {};             ///< median of one call
   std::optional<std::int64_t> length = {};        ///< L, in cost curves
   std::optional<std::int64_t> memory_bytes = {};  ///< in cost curves

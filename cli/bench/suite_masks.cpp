@@ -88,7 +88,7 @@ BenchRow as_times(BenchRow row, double work) {
   const double ms = work * 1e-6;
   const Spread speed = inverse(row.value);
   row.value = {ms * speed.median, ms * speed.least, ms * speed.most, ms * speed.low, ms * speed.high};
-  row.peak->value = ms / row.peak->value;
+  row.peak = Peak{ms / row.peak->value, row.peak->of, ms / row.peak->best};
   row.ratio = inverse(*row.ratio);
   row.unit = "ms";
   row.better = Better::kLower;

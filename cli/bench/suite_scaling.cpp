@@ -10,6 +10,10 @@
 #include <utility>
 #include <vector>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <fmt/format.h>
 
 #include <heed/kernels.hpp>
@@ -33,8 +37,14 @@ std::optional<std::int64_t> status_bytes(const std::string& name) {
   return {};
 }
 
-/// From now on VmHWM is the peak since now. Linux only; elsewhere nothing is reported.
-void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+/// From now on VmHWM is the peak since now. Linux only; elsewhere nothing is reported. What earlier points freed goes back to the system
+/// first, or a short point would seem to need what a long one before it did.
+void reset_peak_memory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
 
 struct Curve {
   const char* name;
@@ -68,9 +78,7 @@ std::vector<BenchRow> point(const Bench& bench, const Curve& curve, std::int64_t
   return rows;
 }
 
-void run_curve(Bench& bench, const Curve& curve) {
-  // Before the first tensor: what the program, its libraries and their threads take.
-  const auto base_bytes = status_bytes("VmRSS:");
+void run_curve(Bench& bench, const Curve& curve, std::optional<std::int64_t> base_bytes) {
   for (std::int64_t length = 256; length <= bench.pick(65536, 1024); length *= 2) {
     if (interrupted()) return;
     double slowest = 0;
@@ -91,7 +99,9 @@ void run_scaling(Bench& bench) {
   set_num_threads(*bench.threads().rbegin());
   (void)fma_yardstick()->speed(0.001);  // starts the threads, so that their stacks belong to nobody's curve
   const std::array<Curve, 3> curves = {{{"dense", Mask::none()}, {"causal", Mask::causal()}, {"window 1024", Mask::sliding_window(kWindow)}}};
-  for (const Curve& curve : curves) run_curve(bench, curve);
+  // Before the first tensor: what the program, its libraries and their threads take.
+  const auto base_bytes = status_bytes("VmRSS:");
+  for (const Curve& curve : curves) run_curve(bench, curve, base_bytes);
   bench.add_thread_scaling();
 }
 
