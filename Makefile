@@ -31,10 +31,10 @@ tidy:  ## clang-tidy over src/ and cli/ (minutes)
 	tools/setup lint
 	tools/tidy
 
-bench:  ## Attention kernels as shares of this machine's own peaks
+bench:  ## Kernels as shares of this machine's own peaks (a minute); `heed bench --list` says what else there is
 	tools/setup build
 	tools/build release
-	build/release/cli/heed bench attention
+	build/release/cli/heed bench
 
 sanitize:  ## All tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	tools/test-sanitized asan-ubsan

@@ -82,7 +82,8 @@ int report(const BenchOptions& options, const Bench& bench, const nlohmann::json
   if (!options.json.empty()) {
     write_text(options.json, document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
-  const std::string summary = options.quick ? "\n--quick: sizes and rounds that show nothing but that it runs.\n" : summary_of_targets(bench.rows());
+  const std::string summary =
+      options.quick ? "\n--quick: sizes and rounds that show nothing but that it runs.\n" : summary_of_targets(bench.rows());
   if (options.json != "-") print(as_table(bench.rows(), machine) + summary);
   const auto failed = [](const BenchRow& row) { return outcome_of(row) == Outcome::kFail; };
   if (options.fail_below_target && std::any_of(bench.rows().begin(), bench.rows().end(), failed)) return kFailure;
@@ -118,19 +119,21 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->type_name("NAME");
   command.add_flag("--list", options.list, "List the suites");
   add_threads(command, options.threads);
-  CLI::Option* rounds = command.add_option("--rounds", options.rounds, "Timed rounds (default: as many as fit a time that suits the suite)")
-                            ->check(CLI::Range(1, 10000))
-                            ->type_name("N");
+  CLI::Option* rounds =
+      command.add_option("--rounds", options.rounds, "Timed rounds (default: as many as fit a time that suits the suite)")
+          ->check(CLI::Range(1, 10000))
+          ->type_name("N");
   command.add_flag("--quick", options.quick, "Small sizes and one round: shows that everything runs, measures nothing worth keeping")
       ->excludes(rounds);
   command.add_option("--json", options.json, "JSON in place of the table; with a FILE, in addition to it")
       ->expected(0, 1)
       ->default_str("-")
       ->type_name("[FILE]");
-  CLI::Option* compare =
-      command.add_option("--compare", options.compare, "Compare with an earlier --json FILE; with two files, compare those and measure nothing")
-          ->expected(1, 2)
-          ->type_name("OLD [NEW]");
+  CLI::Option* compare = command
+                             .add_option("--compare", options.compare,
+                                         "Compare with an earlier --json FILE; with two files, compare those and measure nothing")
+                             ->expected(1, 2)
+                             ->type_name("OLD [NEW]");
   command.add_flag("--fail-on-regression", options.fail_on_regression, "Exit code 1 where --compare finds a row slower")->needs(compare);
   command.add_flag("--fail-below-target", options.fail_below_target, "Exit code 1 where a row misses its target");
 }

@@ -18,7 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void reject(const std::string& source, const std::string& what) { throw std::runtime_error(fmt::format("{}: {}", source, what)); }
+[[noreturn]] void reject(const std::string& source, const std::string& what) {
+  throw std::runtime_error(fmt::format("{}: {}", source, what));
+}
 
 /// Fields of one JSON object, with errors that say which one of which file is wrong.
 class Fields {
@@ -162,7 +164,8 @@ Comparison compare(const Measurement& before, const Measurement& after) {
   const auto matched = table.size() - 1;
   std::string text;
   if (before.cpu != after.cpu || before.isa != after.isa) {
-    text = fmt::format("Not the same machine or instruction set: before {} ({}), after {} ({}).\n", before.cpu, before.isa, after.cpu, after.isa);
+    text = fmt::format("Not the same machine or instruction set: before {} ({}), after {} ({}).\n", before.cpu, before.isa, after.cpu,
+                       after.isa);
   }
   text += format_table(table);
   text += fmt::format("\n{} rows: {} faster, {} slower, {} same, {} unsure; {} only before, {} only after. Above 1 x is better.\n", matched,

@@ -36,10 +36,8 @@ struct Backward {
   AttentionState state;
 
   explicit Backward(const Problem& p)
-      : inputs(p),
-        dout_memory(random_tensor(p.dtype, memory_shape(p, p.q_tokens, p.q_heads), 4)),
-        dout(logical(dout_memory.view(), p.layout)),
-        options{.mask = p.mask},
+      : inputs(p), dout_memory(random_tensor(p.dtype, memory_shape(p, p.q_tokens, p.q_heads), 4)),
+        dout(logical(dout_memory.view(), p.layout)), options{.mask = p.mask},
         state(attention_state(inputs.q, inputs.k, inputs.v, options)) {}
   void run() const { (void)attention_backward(dout, inputs.q, inputs.k, inputs.v, state, options); }
 };
@@ -54,7 +52,9 @@ std::int64_t affordable_length(Problem problem) {
   const Backward trial(problem);
   trial.run();
   const double seconds = time_of([&] { trial.run(); });
-  const auto cost = [&](std::int64_t tokens) { return seconds * static_cast<double>(tokens * tokens) / static_cast<double>(kShort * kShort); };
+  const auto cost = [&](std::int64_t tokens) {
+    return seconds * static_cast<double>(tokens * tokens) / static_cast<double>(kShort * kShort);
+  };
   // A short pass wastes some of its time, so only a prediction far above a second is believed.
   while (length > kShort && cost(length) > 2 * kMostSeconds) length /= 2;
   return length;
@@ -82,12 +82,9 @@ Tensor random_tensor(DType dtype, const Shape& shape, std::uint32_t seed) {
 Inputs::Inputs(const Problem& p)
     : q_memory(random_tensor(p.dtype, memory_shape(p, p.q_tokens, p.q_heads), 1)),
       k_memory(random_tensor(p.dtype, memory_shape(p, p.keys, p.kv_heads), 2)),
-      v_memory(random_tensor(p.dtype, memory_shape(p, p.keys, p.kv_heads), 3)),
-      out_memory(p.dtype, memory_shape(p, p.q_tokens, p.q_heads)),
-      q(logical(std::as_const(q_memory).view(), p.layout)),
-      k(logical(std::as_const(k_memory).view(), p.layout)),
-      v(logical(std::as_const(v_memory).view(), p.layout)),
-      out(logical(out_memory.view(), p.layout)) {}
+      v_memory(random_tensor(p.dtype, memory_shape(p, p.keys, p.kv_heads), 3)), out_memory(p.dtype, memory_shape(p, p.q_tokens, p.q_heads)),
+      q(logical(std::as_const(q_memory).view(), p.layout)), k(logical(std::as_const(k_memory).view(), p.layout)),
+      v(logical(std::as_const(v_memory).view(), p.layout)), out(logical(out_memory.view(), p.layout)) {}
 
 double forward_flop(const Problem& p) {
   const auto L = static_cast<double>(p.q_tokens);

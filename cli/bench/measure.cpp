@@ -105,7 +105,13 @@ void run_round(std::vector<Running>& all) {
 
 BenchRow summarize(const Running& running, int threads) {
   const BenchCase& c = *running.bench_case;
-  BenchRow row{.suite = {}, .name = c.name, .shape = c.shape, .dtype = c.dtype, .threads = threads, .value = spread_of(running.value), .unit = c.yardstick->unit};
+  BenchRow row{.suite = {},
+               .name = c.name,
+               .shape = c.shape,
+               .dtype = c.dtype,
+               .threads = threads,
+               .value = spread_of(running.value),
+               .unit = c.yardstick->unit};
   const Spread peak = spread_of(running.peak);
   row.peak = Peak{peak.median, c.yardstick->name, peak.most};
   row.ratio = spread_of(running.ratio);

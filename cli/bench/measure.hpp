@@ -19,8 +19,8 @@ namespace heed::cli::bench {
 
 /// What a kernel is measured against: a probe of the machine, or another way to do the same work.
 struct Yardstick {
-  std::string name, unit;                ///< "FMA", "GFLOP/s"
-  std::function<double(double)> speed;   ///< runs for about so many seconds on the current number of threads; units of 1e-9 a second
+  std::string name, unit;               ///< "FMA", "GFLOP/s"
+  std::function<double(double)> speed;  ///< runs for about so many seconds on the current number of threads; units of 1e-9 a second
 };
 using YardstickPtr = std::shared_ptr<const Yardstick>;
 
@@ -38,7 +38,7 @@ using YardstickPtr = std::shared_ptr<const Yardstick>;
 struct BenchCase {
   std::string name, shape, dtype;
   YardstickPtr yardstick;
-  double work = 0;            ///< useful flop, or bytes that must be read, of one run
+  double work = 0;  ///< useful flop, or bytes that must be read, of one run
   std::function<void()> run;
   std::optional<double> target = {};
   std::string note = {};

@@ -96,8 +96,8 @@ std::string warning_of(const std::vector<BenchRow>& rows) {
     disturbed += row.disturbed_rounds;
   }
   if (5 * disturbed <= rounds) return {};
-  return fmt::format("\n{} of {} rounds were disturbed: other programs took cores from this one. Repeat it when they are done.\n", disturbed,
-                     rounds);
+  return fmt::format("\n{} of {} rounds were disturbed: other programs took cores from this one. Repeat it when they are done.\n",
+                     disturbed, rounds);
 }
 
 }  // namespace
@@ -118,7 +118,8 @@ std::string as_table(const std::vector<BenchRow>& rows, const json& machine) {
                                  machine.at("isa").get<std::string>(), machine.at("cpu").get<std::string>());
   std::vector<Row> table;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (table.empty()) table.push_back({"kernel", "type", "threads", "speed", "yardstick", "ratio", "rounds from - to", "target", "", "shape"});
+    if (table.empty())
+      table.push_back({"kernel", "type", "threads", "speed", "yardstick", "ratio", "rounds from - to", "target", "", "shape"});
     table.push_back(cells(rows[i]));
     if (i + 1 < rows.size() && rows[i + 1].suite == rows[i].suite) continue;
     text += fmt::format("\n{}\n{}", rows[i].suite, format_table(table));

@@ -41,7 +41,7 @@ struct BenchRow {
   std::optional<double> target = {};  ///< for the ratio; for the value where there is no ratio
   Better better = Better::kHigher;
   int rounds = 0;
-  int disturbed_rounds = 0;           ///< during which the system gave a core of ours to another program
+  int disturbed_rounds = 0;                       ///< during which the system gave a core of ours to another program
   std::optional<double> seconds = {};             ///< median of one call
   std::optional<std::int64_t> length = {};        ///< L, in cost curves
   std::optional<std::int64_t> memory_bytes = {};  ///< in cost curves

@@ -94,8 +94,13 @@ BenchRow worst_step(const Bench& bench, const Problem& problem, int threads) {
       at = i;
     }
   }
-  BenchRow row{.suite = {}, .name = "chunked prefill, worst step", .shape = shape_text(problem), .dtype = to_string(problem.dtype),
-               .threads = threads, .value = worst, .unit = "x"};
+  BenchRow row{.suite = {},
+               .name = "chunked prefill, worst step",
+               .shape = shape_text(problem),
+               .dtype = to_string(problem.dtype),
+               .threads = threads,
+               .value = worst,
+               .unit = "x"};
   row.target = 1.3;
   row.better = Better::kLower;
   row.rounds = static_cast<int>(by_step[0].size());
@@ -108,7 +113,7 @@ BenchRow worst_step(const Bench& bench, const Problem& problem, int threads) {
 void run_decode(Bench& bench) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     if (interrupted()) return;
-    const auto pool = std::make_shared<CachePool>(dtype, bench.quick() ? 8 << 20 : decode_bytes());
+    const auto pool = std::make_shared<CachePool>(dtype, bench.quick() ? 16 << 20 : decode_bytes());
     bench.run(cases_of(bench, pool), 8);
   }
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

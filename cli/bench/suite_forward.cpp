@@ -27,7 +27,8 @@ std::vector<BenchCase> head_dim_cases(const Bench& bench, DType dtype) {
     for (const Layout layout : kLayouts) {
       Problem problem = self_attention(dtype, bench.pick(1024, kQuickTokens), head_dim);
       problem.layout = layout;
-      cases.push_back(forward_case(fmt::format("forward no mask {}", to_string(layout)), problem, target_of(Pass::kForward, dtype, head_dim)));
+      cases.push_back(
+          forward_case(fmt::format("forward no mask {}", to_string(layout)), problem, target_of(Pass::kForward, dtype, head_dim)));
     }
   }
   return cases;

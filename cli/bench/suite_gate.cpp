@@ -59,8 +59,8 @@ std::vector<BenchCase> backward_cases(const Bench& bench) {
 
 void run_gate_decode(Bench& bench, DType dtype) {
   const auto pool = std::make_shared<CachePool>(dtype, bench.quick() ? 16 << 20 : decode_bytes());
-  const BenchCase decode = decode_case("decode", pool, read_yardstick(pool->as_floats()), {.keys = bench.pick(8192, 512)},
-                                       target_of(Pass::kDecode, dtype, 128));
+  const BenchCase decode =
+      decode_case("decode", pool, read_yardstick(pool->as_floats()), {.keys = bench.pick(8192, 512)}, target_of(Pass::kDecode, dtype, 128));
   bench.run({&decode, 1}, kDecodeSeconds);
 }
 

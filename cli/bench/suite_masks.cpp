@@ -92,8 +92,7 @@ Mask block_triangle(std::int64_t length) {
 std::vector<MaskCase> mask_cases(std::int64_t length) {
   const std::int64_t window = std::min<std::int64_t>(256, length / 4);
   return {{"causal", Mask::causal(), causal_tile},
-          {fmt::format("window {}", window), Mask::sliding_window(window),
-           [window](const Tile& t) { return window_tile(t, window); }},
+          {fmt::format("window {}", window), Mask::sliding_window(window), [window](const Tile& t) { return window_tile(t, window); }},
           {fmt::format("window {}, 4 sinks", window), Mask::causal() & (Mask::sliding_window(window) | Mask::sink_tokens(4)),
            [window](const Tile& t) { return t.k == 0 || window_tile(t, window); }},
           documents_case(length),

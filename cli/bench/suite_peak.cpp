@@ -22,7 +22,13 @@ BenchRow peak_row(const Yardstick& yardstick, const std::string& shape, int thre
   (void)yardstick.speed(kSeconds);
   std::vector<double> speeds;
   for (int i = 0; i < rounds && (i == 0 || !interrupted()); ++i) speeds.push_back(yardstick.speed(kSeconds));
-  BenchRow row{.suite = {}, .name = yardstick.name, .shape = shape, .dtype = {}, .threads = threads, .value = spread_of(speeds), .unit = yardstick.unit};
+  BenchRow row{.suite = {},
+               .name = yardstick.name,
+               .shape = shape,
+               .dtype = {},
+               .threads = threads,
+               .value = spread_of(speeds),
+               .unit = yardstick.unit};
   row.rounds = static_cast<int>(speeds.size());
   return row;
 }

@@ -98,7 +98,8 @@ void run_curve(Bench& bench, const Curve& curve, std::optional<std::int64_t> bas
 void run_scaling(Bench& bench) {
   set_num_threads(*bench.threads().rbegin());
   (void)fma_yardstick()->speed(0.001);  // starts the threads, so that their stacks belong to nobody's curve
-  const std::array<Curve, 3> curves = {{{"dense", Mask::none()}, {"causal", Mask::causal()}, {"window 1024", Mask::sliding_window(kWindow)}}};
+  const std::array<Curve, 3> curves = {
+      {{"dense", Mask::none()}, {"causal", Mask::causal()}, {"window 1024", Mask::sliding_window(kWindow)}}};
   // Before the first tensor: what the program, its libraries and their threads take.
   const auto base_bytes = status_bytes("VmRSS:");
   for (const Curve& curve : curves) run_curve(bench, curve, base_bytes);

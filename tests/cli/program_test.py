@@ -19,7 +19,7 @@ import transformer
 
 OPTIONS = harness.parse_arguments()
 CONTEXT = 512  # of the small models
-COMMANDS = ["run", "info", "tokenize", "perplexity", "kernels", "bench attention"]
+COMMANDS = ["run", "info", "tokenize", "perplexity", "kernels", "bench"]
 
 
 def heed(*arguments, **options):
@@ -69,14 +69,17 @@ class Usage(ProgramTest):
             ["run", self.model, "-p", "x", "--temperature", "-1"], ["run", self.model, "-p", "x", "--threads", "0"],
             ["run", self.model, "-p", "x", "--temperature", "inf"], ["run", self.model, "-p", "x", "--top-k", "-1"],
             ["run", self.model, "-p", "x", "--top-p", "0"], ["run", self.model, "-p", "x", "--system", "s"], ["run", self.model, "-p"], ["info"],
-            ["tokenize", self.model], ["perplexity", self.model], ["perplexity", self.model, "--text-file", "-", "--context", "1"], ["bench"],
-            ["bench", "attention", "--rounds", "0"], ["kernels", "all"],
+            ["tokenize", self.model], ["perplexity", self.model], ["perplexity", self.model, "--text-file", "-", "--context", "1"],
+            ["bench", "--rounds", "0"], ["bench", "attention"], ["bench", "--suite", "speed"], ["bench", "--suite", "peak,speed"], ["bench", "--suite"],
+            ["bench", "--quick", "--rounds", "2"], ["bench", "--fail-on-regression"], ["bench", "--compare"],
+            ["bench", "--compare", "a", "b", "c"], ["bench", "--threads", "many"], ["kernels", "all"],
         ]
         for arguments in mistakes:
             with self.subTest(arguments=arguments):
                 self.assertRegex(self.bad(2, *arguments), r"\nTry `heed[a-z ]* --help`\.\n$")
         self.assertIn("Try `heed run --help`", self.bad(2, "run", self.model))
-        self.assertIn("Try `heed bench attention --help`", self.bad(2, "bench", "attention", "--rounds", "0"))
+        self.assertIn("Try `heed bench --help`", self.bad(2, "bench", "--rounds", "0"))
+        self.assertIn("speed not in {", self.bad(2, "bench", "--suite", "speed"))
 
 
 class Files(ProgramTest):
@@ -328,30 +331,6 @@ class Kernels(ProgramTest):
         generic = {**os.environ, "HEED_ISA": "generic"}
         self.assertIn("instruction set generic", self.good("kernels", env=generic).stdout)
         self.assertIn("HEED_ISA", self.bad(1, "kernels", env={**os.environ, "HEED_ISA": "abacus"}))
-
-
-class Bench(ProgramTest):
-    def check(self, text):
-        result = json.loads(text)
-        names = {entry["name"] for entry in result["results"]}
-        self.assertEqual(names, {f"prefill {dtype} {mask}" for dtype in ("float32", "bfloat16", "float16") for mask in ("no mask", "causal")}
-                         | {"decode float32", "decode bfloat16"})
-        for entry in result["results"]:
-            self.assertGreater(entry["speed"], 0)
-            self.assertGreater(entry["peak"], 0)
-            self.assertLessEqual(entry["ratio_min"], entry["ratio"])
-            self.assertLessEqual(entry["ratio"], entry["ratio_max"])
-            self.assertEqual(entry["unit"], "GB/s" if entry["peak_of"] == "read" else "GFLOP/s")
-
-    def test_json(self):
-        self.check(self.good("bench", "attention", "--quick", "--threads", 1, "--json").stdout)
-        path = self.folder / "bench.json"
-        done = self.good("bench", "attention", "--quick", "--threads", 1, "--json", path)
-        self.assertRegex(done.stdout, r"prefill float32 causal +1 ")
-        self.check(path.read_text())
-        nowhere = heed("bench", "attention", "--quick", "--threads", 1, "--json", "/nowhere/x.json").stderr
-        self.assertIn("No such file", nowhere)
-        self.assertNotIn("prefill", nowhere)  # before the measurement, not after it
 
 
 if __name__ == "__main__":
