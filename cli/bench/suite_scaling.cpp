@@ -79,14 +79,15 @@ std::vector<BenchRow> point(const Bench& bench, const Curve& curve, std::int64_t
 }
 
 void run_curve(Bench& bench, const Curve& curve, std::optional<std::int64_t> base_bytes) {
-  for (std::int64_t length = 256; length <= bench.pick(65536, 1024); length *= 2) {
+  const std::int64_t longest = bench.pick(65536, 1024);
+  for (std::int64_t length = 256; length <= longest; length *= 2) {
     if (interrupted()) return;
     double slowest = 0;
     for (BenchRow& row : point(bench, curve, length, base_bytes)) {
       slowest = std::max(slowest, row.seconds.value_or(0));
       bench.add(std::move(row));
     }
-    if (4 * slowest > kMostSeconds) {
+    if (length < longest && 4 * slowest > kMostSeconds) {
       note(fmt::format("{}: nothing beyond L{}, where a call takes {:.1f} s\n", curve.name, length, slowest));
       return;
     }

@@ -22,82 +22,99 @@
 namespace heed::cli::bench {
 namespace {
 
-constexpr int kLanes = 16;
-using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
-using Ints = std::int32_t __attribute__((vector_size(kLanes * sizeof(float))));
+/// Vectors of 4, 8 and 16 floats: as many as a register of the instruction set has, as compilers cut longer ones into scalars here and there.
+struct Four {
+  using Floats = float __attribute__((vector_size(16)));
+  using Ints = std::int32_t __attribute__((vector_size(16)));
+};
+struct Eight {
+  using Floats = float __attribute__((vector_size(32)));
+  using Ints = std::int32_t __attribute__((vector_size(32)));
+};
+struct Sixteen {
+  using Floats = float __attribute__((vector_size(64)));
+  using Ints = std::int32_t __attribute__((vector_size(64)));
+};
 
-HEED_BENCH_INLINE void load(Floats& to, const float* from) { __builtin_memcpy(&to, from, sizeof(to)); }
-HEED_BENCH_INLINE void store(float* to, const Floats& from) { __builtin_memcpy(to, &from, sizeof(from)); }
+template <class Vectors>
+struct Lanes {
+  using Floats = typename Vectors::Floats;
+  using Ints = typename Vectors::Ints;
+  static constexpr int kLanes = sizeof(Floats) / sizeof(float);
 
-/// x <- 2^x for x <= 0: round to the nearest integer by adding 1.5 * 2^23, degree-5 Taylor polynomial of the rest, exponent by integer addition.
-HEED_BENCH_INLINE void exp2_in_place(Floats& x) {
-  x = x < -126.0F ? Floats{} - 126.0F : x;
-  const Floats shifted = x + 12582912.0F;
-  const Floats n = shifted - 12582912.0F, f = x - n;
-  Floats p = f * 0.0013333558F + 0.0096181291F;
-  p = p * f + 0.055504109F;
-  p = p * f + 0.24022651F;
-  p = p * f + 0.69314718F;
-  p = p * f + 1.0F;
-  Ints bits, exponent;
-  __builtin_memcpy(&bits, &p, sizeof(bits));
-  __builtin_memcpy(&exponent, &shifted, sizeof(exponent));  // the low bits of the shifted number are n
-  bits += exponent << 23;
-  __builtin_memcpy(&x, &bits, sizeof(x));
-}
+  static HEED_BENCH_INLINE void load(Floats& to, const float* from) { __builtin_memcpy(&to, from, sizeof(to)); }
+  static HEED_BENCH_INLINE void store(float* to, const Floats& from) { __builtin_memcpy(to, &from, sizeof(from)); }
 
-HEED_BENCH_INLINE float largest(const float* x, std::int64_t width) {
-  Floats most = Floats{} - INFINITY;
-  std::int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) {
-    Floats value;
-    load(value, x + i);
-    most = value > most ? value : most;
+  /// x <- 2^x for x <= 0: round to the nearest integer by adding 1.5 * 2^23, degree-5 Taylor polynomial of the rest, exponent by integer addition.
+  static HEED_BENCH_INLINE void exp2_in_place(Floats& x) {
+    x = x < -126.0F ? Floats{} - 126.0F : x;
+    const Floats shifted = x + 12582912.0F;
+    const Floats n = shifted - 12582912.0F, f = x - n;
+    Floats p = f * 0.0013333558F + 0.0096181291F;
+    p = p * f + 0.055504109F;
+    p = p * f + 0.24022651F;
+    p = p * f + 0.69314718F;
+    p = p * f + 1.0F;
+    Ints bits, exponent;
+    __builtin_memcpy(&bits, &p, sizeof(bits));
+    __builtin_memcpy(&exponent, &shifted, sizeof(exponent));  // the low bits of the shifted number are n
+    bits += exponent << 23;
+    __builtin_memcpy(&x, &bits, sizeof(x));
   }
-  float result = -INFINITY;
-  for (int lane = 0; lane < kLanes; ++lane) result = most[lane] > result ? most[lane] : result;
-  for (; i < width; ++i) result = x[i] > result ? x[i] : result;
-  return result;
-}
 
-/// Writes exp2((x - most) * scale2) and returns the sum. Widths are multiples of 16 here but for tests: the rest goes through one padded vector.
-HEED_BENCH_INLINE float exponentials(float* x, std::int64_t width, float most, float scale2) {
-  Floats sum{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) {
-    Floats value;
-    load(value, x + i);
-    value = (value - most) * scale2;
-    exp2_in_place(value);
-    store(x + i, value);
-    sum += value;
+  static HEED_BENCH_INLINE float largest(const float* x, std::int64_t width) {
+    Floats most = Floats{} - INFINITY;
+    std::int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes) {
+      Floats value;
+      load(value, x + i);
+      most = value > most ? value : most;
+    }
+    float result = -INFINITY;
+    for (int lane = 0; lane < kLanes; ++lane) result = most[lane] > result ? most[lane] : result;
+    for (; i < width; ++i) result = x[i] > result ? x[i] : result;
+    return result;
   }
-  float total = 0;
-  for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
-  if (i == width) return total;
-  Floats rest{};
-  for (std::int64_t lane = 0; lane < width - i; ++lane) rest[lane] = (x[i + lane] - most) * scale2;
-  exp2_in_place(rest);
-  for (std::int64_t lane = 0; lane < width - i; ++lane) total += x[i + lane] = rest[lane];
-  return total;
-}
 
-HEED_BENCH_INLINE void softmax_text(float* x, std::int64_t rows, std::int64_t width, float scale) {
-  constexpr float kLog2E = 1.44269504F;
-  for (std::int64_t row = 0; row < rows; ++row, x += width) {
-    const float factor = 1.0F / exponentials(x, width, largest(x, width), scale * kLog2E);
-    for (std::int64_t i = 0; i < width; ++i) x[i] *= factor;
+  /// Writes exp2((x - most) * scale2) and returns the sum. What is left of a row goes through one padded vector.
+  static HEED_BENCH_INLINE float exponentials(float* x, std::int64_t width, float most, float scale2) {
+    Floats sum{};
+    std::int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes) {
+      Floats value;
+      load(value, x + i);
+      value = (value - most) * scale2;
+      exp2_in_place(value);
+      store(x + i, value);
+      sum += value;
+    }
+    float total = 0;
+    for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
+    if (i == width) return total;
+    Floats rest{};
+    for (std::int64_t lane = 0; lane < width - i; ++lane) rest[lane] = (x[i + lane] - most) * scale2;
+    exp2_in_place(rest);
+    for (std::int64_t lane = 0; lane < width - i; ++lane) total += x[i + lane] = rest[lane];
+    return total;
   }
-}
+
+  static HEED_BENCH_INLINE void softmax(float* x, std::int64_t rows, std::int64_t width, float scale) {
+    constexpr float kLog2E = 1.44269504F;
+    for (std::int64_t row = 0; row < rows; ++row, x += width) {
+      const float factor = 1.0F / exponentials(x, width, largest(x, width), scale * kLog2E);
+      for (std::int64_t i = 0; i < width; ++i) x[i] *= factor;
+    }
+  }
+};
 
 using SoftmaxRows = void (*)(float*, std::int64_t, std::int64_t, float);
 
-void softmax_plain(float* x, std::int64_t rows, std::int64_t width, float scale) { softmax_text(x, rows, width, scale); }
+void softmax_plain(float* x, std::int64_t rows, std::int64_t width, float scale) { Lanes<Four>::softmax(x, rows, width, scale); }
 #if defined(__x86_64__)
 HEED_BENCH_TARGET("avx2,fma")
-void softmax_avx2(float* x, std::int64_t rows, std::int64_t width, float scale) { softmax_text(x, rows, width, scale); }
+void softmax_avx2(float* x, std::int64_t rows, std::int64_t width, float scale) { Lanes<Eight>::softmax(x, rows, width, scale); }
 HEED_BENCH_TARGET("avx512f,fma")
-void softmax_avx512(float* x, std::int64_t rows, std::int64_t width, float scale) { softmax_text(x, rows, width, scale); }
+void softmax_avx512(float* x, std::int64_t rows, std::int64_t width, float scale) { Lanes<Sixteen>::softmax(x, rows, width, scale); }
 #endif
 
 SoftmaxRows choose_softmax() {
