@@ -12,9 +12,9 @@
 
 namespace heed::cli::bench {
 
-Effort Bench::effort(double seconds) const {
+Effort Bench::effort(double seconds, int least_rounds) const {
   if (quick()) return {.least_rounds = 1, .most_rounds = 1, .seconds = 0, .slice_seconds = 0.0005};
-  Effort effort{.seconds = seconds};
+  Effort effort{.least_rounds = least_rounds, .seconds = seconds};
   if (rounds_) effort.least_rounds = effort.most_rounds = *rounds_;
   return effort;
 }
@@ -24,12 +24,22 @@ void Bench::begin_suite(const std::string& name) {
   note(fmt::format("{} ...\n", name));
 }
 
-void Bench::run(std::span<const BenchCase> cases, double seconds) {
-  for (const int n : threads_) run(cases, n, effort(seconds));
+bool Bench::wants(const std::string& name, const std::string& dtype, const std::string& shape) const {
+  return only_.empty() || fmt::format("{} {} {}", name, dtype, shape).find(only_) != std::string::npos;
 }
 
-void Bench::run(std::span<const BenchCase> cases, int threads, const Effort& effort) {
-  for (BenchRow& row : measure(cases, threads, effort)) add(std::move(row));
+std::vector<BenchCase> Bench::wanted(std::span<const BenchCase> cases) const {
+  std::vector<BenchCase> chosen;
+  std::copy_if(cases.begin(), cases.end(), std::back_inserter(chosen),
+               [this](const BenchCase& c) { return wants(c.name, c.dtype, c.shape); });
+  return chosen;
+}
+
+void Bench::run(std::span<const BenchCase> cases, double seconds, int least_rounds) {
+  const auto chosen = wanted(cases);
+  for (const int n : threads_) {
+    for (BenchRow& row : measure(chosen, n, effort(seconds, least_rounds))) add(std::move(row));
+  }
 }
 
 void Bench::add(BenchRow row) {

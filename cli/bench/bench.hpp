@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/bench/measure.hpp"
@@ -18,19 +19,23 @@ enum class Size { kFull, kQuick };
 
 class Bench {
  public:
-  Bench(std::set<int> threads, Size size, std::optional<int> rounds) : threads_(std::move(threads)), size_(size), rounds_(rounds) {}
+  /// `only`: rows whose name, type and shape together contain it; all of them where it is empty.
+  Bench(std::set<int> threads, Size size, std::optional<int> rounds, std::string only)
+      : threads_(std::move(threads)), size_(size), rounds_(rounds), only_(std::move(only)) {}
 
   [[nodiscard]] const std::set<int>& threads() const noexcept { return threads_; }
   [[nodiscard]] bool quick() const noexcept { return size_ == Size::kQuick; }
   /// The full size, or the one that shows that it runs.
   [[nodiscard]] std::int64_t pick(std::int64_t full, std::int64_t small) const noexcept { return quick() ? small : full; }
-  [[nodiscard]] Effort effort(double seconds) const;
+  [[nodiscard]] Effort effort(double seconds, int least_rounds = 5) const;
+
+  [[nodiscard]] bool wants(const std::string& name, const std::string& dtype, const std::string& shape) const;
+  [[nodiscard]] std::vector<BenchCase> wanted(std::span<const BenchCase> cases) const;
 
   /// The rows that follow belong to this suite.
   void begin_suite(const std::string& name);
   /// Measures the cases with every number of threads, for about `seconds` each.
-  void run(std::span<const BenchCase> cases, double seconds);
-  void run(std::span<const BenchCase> cases, int threads, const Effort& effort);
+  void run(std::span<const BenchCase> cases, double seconds, int least_rounds = 5);
   void add(BenchRow row);
   void add_thread_scaling();
   [[nodiscard]] const std::vector<BenchRow>& rows() const noexcept { return rows_; }
@@ -41,7 +46,7 @@ class Bench {
   std::set<int> threads_;
   Size size_;
   std::optional<int> rounds_;
-  std::string suite_;
+  std::string only_, suite_;
   std::vector<BenchRow> rows_;
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ Examples:
   heed bench
   heed bench --suite gate --json gate.json
   HEED_ISA=avx2 heed bench --suite forward,causal --threads 1
+  heed bench --suite gate --only "forward causal [B,H,L,D] float32"
   heed bench --suite decode --compare old.json
   heed bench --compare old.json new.json)";
 
@@ -43,7 +45,7 @@ struct BenchOptions {
   std::vector<std::string> compare;
   int threads = 0, rounds = 0;
   bool list = false, quick = false, fail_on_regression = false, fail_below_target = false;
-  std::string json;
+  std::string json, only;
 };
 
 std::string list_of_suites() {
@@ -69,7 +71,8 @@ bool chosen(const BenchOptions& options, const Suite& suite) {
 Bench prepare(const BenchOptions& options) {
   use_threads(options.threads);
   const std::set<int> threads = options.threads > 0 ? std::set<int>{options.threads} : std::set<int>{1, get_num_threads()};
-  return {threads, options.quick ? Size::kQuick : Size::kFull, options.rounds > 0 ? std::optional<int>(options.rounds) : std::nullopt};
+  return {threads, options.quick ? Size::kQuick : Size::kFull, options.rounds > 0 ? std::optional<int>(options.rounds) : std::nullopt,
+          options.only};
 }
 
 int finish(const BenchOptions& options, const Comparison& comparison) {
@@ -108,6 +111,7 @@ int run_bench(const BenchOptions& options) {
     suite.run(bench);
     if (interrupted()) return kInterrupted;
   }
+  if (bench.rows().empty()) throw std::runtime_error(fmt::format("no row's name, type and shape contain \"{}\"", options.only));
   return report(options, bench, machine, before);
 }
 
@@ -115,8 +119,9 @@ void add_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--suite", options.names, "What to measure, separated by commas; --list says what there is (default: overview)")
       ->delimiter(',')
       ->check(CLI::IsMember(suite_names()))
-      ->expected(1)
       ->type_name("NAME");
+  command.add_option("--only", options.only, "Only rows whose name, type and shape, as the table shows them, contain this")
+      ->type_name("TEXT");
   command.add_flag("--list", options.list, "List the suites");
   add_threads(command, options.threads);
   CLI::Option* rounds =

@@ -17,7 +17,8 @@ namespace heed::cli::bench {
 namespace {
 
 // A probe runs for half of its kernel's slice, within these limits: shorter ones see a clock tick, longer ones waste the time of rounds.
-constexpr double kLeastProbe = 0.004, kMostProbe = 0.04;
+// Beside a call of seconds it takes a twentieth of that.
+constexpr double kLeastProbe = 0.004, kMostProbe = 0.04, kLongShare = 0.05;
 
 template <class Work>
 double seconds_of(Work&& work) {
@@ -75,7 +76,8 @@ Running prepare(const BenchCase& bench_case, double slice_seconds) {
   bench_case.run();
   const double once = std::max(1e-7, seconds_of(bench_case.run));
   const double calls = std::clamp(std::ceil(slice_seconds / once), 1.0, 1e6);
-  return {&bench_case, static_cast<int>(calls), std::clamp(calls * once / 2, std::min(kLeastProbe, slice_seconds), kMostProbe)};
+  const double most = std::max(kMostProbe, kLongShare * once);
+  return {&bench_case, static_cast<int>(calls), std::clamp(calls * once / 2, std::min(kLeastProbe, slice_seconds), most)};
 }
 
 /// How often the system has taken a core from one of our threads that wanted to go on.
@@ -161,6 +163,7 @@ YardstickPtr rival_yardstick(std::string name, std::string unit, double work, st
 }
 
 std::vector<BenchRow> measure(std::span<const BenchCase> cases, int threads, const Effort& effort) {
+  if (cases.empty()) return {};
   set_num_threads(threads);
   std::vector<Running> all;
   for (const BenchCase& bench_case : cases) {

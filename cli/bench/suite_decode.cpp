@@ -49,6 +49,7 @@ std::vector<BenchCase> cases_of(const Bench& bench, const CachePoolPtr& pool) {
 }
 
 constexpr std::int64_t kMostQueries = 64;
+constexpr const char* kWorstStep = "chunked prefill, worst step";
 
 /// Attention of the cache's last 1 to kMostQueries tokens over all of it.
 struct Chunks {
@@ -95,7 +96,7 @@ BenchRow worst_step(const Bench& bench, const Problem& problem, int threads) {
     }
   }
   BenchRow row{.suite = {},
-               .name = "chunked prefill, worst step",
+               .name = kWorstStep,
                .shape = shape_text(problem),
                .dtype = to_string(problem.dtype),
                .threads = threads,
@@ -118,6 +119,7 @@ void run_decode(Bench& bench) {
   }
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const Problem problem{.kv_heads = 2, .q_tokens = bench.pick(kMostQueries, 4), .keys = bench.pick(8192, 512), .dtype = dtype};
+    if (!bench.wants(kWorstStep, to_string(dtype), shape_text(problem))) continue;
     for (const int n : bench.threads()) {
       if (interrupted()) return;
       bench.add(worst_step(bench, problem, n));

@@ -2,6 +2,8 @@
 // heed bench --suite gate: what the project holds itself to, on one and two threads, within 90 seconds on two cores.
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,8 +21,26 @@ namespace {
 
 constexpr std::array kLayouts = {Layout::kHeadsFirst, Layout::kTokensFirst};
 
-// Seconds of rounds for each number of threads. With two of them 70 together; inputs and first runs take the rest of the 90.
-constexpr double kForwardSeconds = 20, kDecodeSeconds = 4.5, kBackwardSeconds = 6;
+/// Shares out the time that is left, so that a slow machine gets fewer rounds rather than more minutes.
+class Schedule {
+ public:
+  static constexpr double kForward = 20, kDecode = 5, kBackward = 6;  // weights
+  explicit Schedule(std::size_t thread_counts) : thread_counts_(static_cast<double>(thread_counts)) {}
+
+  /// Seconds of rounds for each number of threads of a part of this weight.
+  [[nodiscard]] double next(double weight) {
+    constexpr double kAll = 80, kRounds = 0.85;  // the rest of the 90 s, and of a part's time, goes into inputs and first runs
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    const double share = weight / weights_left_;
+    weights_left_ -= weight;
+    return std::max(0.0, kAll - elapsed.count()) * share * kRounds / thread_counts_;
+  }
+
+ private:
+  double thread_counts_, weights_left_ = kForward + 2 * kDecode + kBackward;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+constexpr int kLeastRounds = 3;
 
 void add_forward(std::vector<BenchCase>& cases, Problem problem, Pass pass) {
   problem.mask = pass == Pass::kCausal ? Mask::causal() : Mask::none();
@@ -57,23 +77,24 @@ std::vector<BenchCase> backward_cases(const Bench& bench) {
   return cases;
 }
 
-void run_gate_decode(Bench& bench, DType dtype) {
+void run_gate_decode(Bench& bench, DType dtype, Schedule& schedule) {
   const auto pool = std::make_shared<CachePool>(dtype, bench.quick() ? 16 << 20 : decode_bytes());
   const BenchCase decode =
       decode_case("decode", pool, read_yardstick(pool->as_floats()), {.keys = bench.pick(8192, 512)}, target_of(Pass::kDecode, dtype, 128));
-  bench.run({&decode, 1}, kDecodeSeconds);
+  bench.run({&decode, 1}, schedule.next(Schedule::kDecode), kLeastRounds);
 }
 
 }  // namespace
 
 void run_gate(Bench& bench) {
-  bench.run(forward_cases(bench), kForwardSeconds);
+  Schedule schedule(bench.threads().size());
+  bench.run(forward_cases(bench), schedule.next(Schedule::kForward), kLeastRounds);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     if (interrupted()) return;
-    run_gate_decode(bench, dtype);
+    run_gate_decode(bench, dtype, schedule);
   }
   if (interrupted()) return;
-  bench.run(backward_cases(bench), kBackwardSeconds);
+  bench.run(backward_cases(bench), schedule.next(Schedule::kBackward), kLeastRounds);
   bench.add_thread_scaling();
 }
 

@@ -111,7 +111,8 @@ BenchRow as_times(BenchRow row, double work) {
   return row;
 }
 
-void add_as_times(Bench& bench, const std::vector<BenchCase>& cases, double seconds) {
+void add_as_times(Bench& bench, const std::vector<BenchCase>& all, double seconds) {
+  const auto cases = bench.wanted(all);
   for (const int n : bench.threads()) {
     auto rows = measure(cases, n, bench.effort(seconds));
     for (std::size_t i = 0; i < rows.size(); ++i) bench.add(as_times(std::move(rows[i]), cases[i].work));

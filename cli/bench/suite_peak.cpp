@@ -41,6 +41,7 @@ void run_peak(Bench& bench) {
   if (bf16_dot_yardstick() != nullptr) yardsticks.emplace_back(bf16_dot_yardstick(), "between registers");
   yardsticks.emplace_back(read_yardstick(memory.as_floats()), bytes_text(memory.elements() * 4));
   for (const auto& [yardstick, shape] : yardsticks) {
+    if (!bench.wants(yardstick->name, "", shape)) continue;
     for (const int n : bench.threads()) bench.add(peak_row(*yardstick, shape, n, bench.quick() ? 1 : 31));
   }
 }

@@ -68,8 +68,8 @@ std::vector<BenchRow> point(const Bench& bench, const Curve& curve, std::int64_t
   std::vector<BenchRow> rows;
   for (const int n : bench.threads()) {
     Effort effort = bench.effort(1.5);
-    effort.least_rounds = 1;
-    for (BenchRow& row : measure({&bench_case, 1}, n, effort)) {
+    if (!bench.quick()) effort.least_rounds = 2;
+    for (BenchRow& row : measure(bench.wanted({&bench_case, 1}), n, effort)) {
       row.length = length;
       if (const auto peak = status_bytes("VmHWM:"); peak && base_bytes) row.memory_bytes = *peak - *base_bytes;
       rows.push_back(std::move(row));

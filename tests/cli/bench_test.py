@@ -148,6 +148,15 @@ class Suites(BenchTest):
         self.assertEqual({row["suite"] for row in rows}, {"overview"})
         self.assertEqual({row["name"] for row in rows}, {"prefill no mask", "prefill causal", "decode", "backward causal"})
 
+    def test_only(self):
+        rows = json.loads(self.good("--suite", "gate,masks", "--quick", "--threads", 1, "--only", "causal [B,H,L,D] float32", "--json").stdout)["rows"]
+        self.assertEqual({row["name"] for row in rows}, {"forward causal [B,H,L,D]", "backward causal [B,H,L,D]"})
+        self.assertEqual({row["dtype"] for row in rows}, {"float32"})
+        for suite in SUITES:
+            done = heed("--suite", suite, "--quick", "--only", "no such row")
+            self.assertEqual((done.returncode, done.stdout), (1, ""), suite)
+            self.assertIn('no row\'s name, type and shape contain "no such row"', done.stderr)
+
     def test_thread_scaling(self):
         rows = json.loads(self.good("--suite", "gate", "--quick", "--json", env={**os.environ, "OMP_NUM_THREADS": "2"}).stdout)["rows"]
         found = {(row["name"], row["dtype"], row["shape"], row["threads"]): row for row in rows}
