@@ -12,8 +12,8 @@ import pathlib
 import sys
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 760, 460
-LEFT, RIGHT, TOP, BOTTOM = 78, 190, 56, 58
+WIDTH, HEIGHT = 780, 460
+LEFT, RIGHT, TOP, BOTTOM = 78, 205, 56, 58
 COLOURS = {"forward dense": "#0072b2", "forward causal": "#d55e00", "forward window 1024": "#009e73"}  # distinct for colour-blind readers, too
 OTHER_COLOUR = "#555555"
 

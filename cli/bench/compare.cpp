@@ -161,15 +161,17 @@ Comparison compare(const Measurement& before, const Measurement& after) {
                      fmt::format("{:.3f} x", change(*old, row)), fmt::format("{:.1f} %", 100 * visible_change(*old, row)),
                      to_string(verdict), row.shape});
   }
-  const auto matched = table.size() - 1;
+  const auto strangers = [](const Measurement& of, const Measurement& to) {
+    return std::count_if(of.rows.begin(), of.rows.end(), [&to](const Measured& row) { return find_row(to, row) == nullptr; });
+  };
   std::string text;
   if (before.cpu != after.cpu || before.isa != after.isa) {
     text = fmt::format("Not the same machine or instruction set: before {} ({}), after {} ({}).\n", before.cpu, before.isa, after.cpu,
                        after.isa);
   }
   text += format_table(table);
-  text += fmt::format("\n{} rows: {} faster, {} slower, {} same, {} unsure; {} only before, {} only after. Above 1 x is better.\n", matched,
-                      counts[0], counts[1], counts[2], counts[3], before.rows.size() - matched, after.rows.size() - matched);
+  text += fmt::format("\n{} rows: {} faster, {} slower, {} same, {} unsure; {} only before, {} only after. Above 1 x is better.\n",
+                      table.size() - 1, counts[0], counts[1], counts[2], counts[3], strangers(before, after), strangers(after, before));
   return {text, counts[1]};
 }
 

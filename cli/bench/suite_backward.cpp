@@ -26,8 +26,8 @@ void add_cases(std::vector<BenchCase>& cases, Problem problem) {
 
 std::vector<BenchCase> cases_of(const Bench& bench, DType dtype) {
   std::vector<BenchCase> cases;
-  for (const std::int64_t head_dim : {64, 128}) add_cases(cases, self_attention(dtype, bench.pick(1024, 32), head_dim));
-  Problem grouped = self_attention(dtype, bench.pick(1024, 32), 128);
+  for (const std::int64_t head_dim : {64, 128}) add_cases(cases, self_attention(dtype, bench.pick(1024, 16), head_dim));
+  Problem grouped = self_attention(dtype, bench.pick(1024, 16), 128);
   grouped.kv_heads = 2;
   add_cases(cases, grouped);
   return cases;

@@ -68,7 +68,7 @@ std::vector<BenchCase> backward_cases(const Bench& bench) {
   std::vector<BenchCase> cases;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const Layout layout : kLayouts) {
-      Problem problem = self_attention(dtype, bench.pick(1024, 32), 64);
+      Problem problem = self_attention(dtype, bench.pick(1024, 16), 64);
       problem.layout = layout;
       problem.mask = Mask::causal();
       cases.push_back(backward_case(fmt::format("backward causal {}", to_string(layout)), problem, target_of(Pass::kBackward, dtype, 64)));

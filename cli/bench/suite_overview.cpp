@@ -28,7 +28,7 @@ std::vector<BenchCase> prefill_cases(const Bench& bench) {
 std::vector<BenchCase> backward_cases(const Bench& bench) {
   std::vector<BenchCase> cases;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Problem problem = self_attention(dtype, bench.pick(1024, 64), 64);
+    Problem problem = self_attention(dtype, bench.pick(1024, 16), 64);
     problem.mask = Mask::causal();
     cases.push_back(backward_case("backward causal", problem));
   }
