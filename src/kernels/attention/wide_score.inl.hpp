@@ -179,54 +179,79 @@ static void move_reference(RowBlock& b, std::int64_t padded_dims, const Vec (&ma
   }
 }
 
-/// Weights of one key: exp2(score * factor + shift).
+/// Weights of the key at `scores`: exp2(score * factor + shift).
 template <int NV>
 HEED_INLINE void weigh_key(const float* scores, Vec factor, const Vec (&shift)[NV], Vec (&weight)[NV]) {
   HEED_UNROLL
-  for (int j = 0; j < NV; ++j) weight[j] = exp2(fma(load(scores + j * kLanes), factor, shift[j]));
+  for (int j = 0; j < NV; ++j) weight[j] = exp2_below_128(fma(load(scores + j * kLanes), factor, shift[j]));
+}
+
+/// Vectors of rows whose weights are made together: with 16 registers more than one would keep its sums in memory.
+template <int NV>
+constexpr int kWeighed = kLanes == 16 ? NV : 1;
+
+template <int NV>
+struct WeightSums {
+  Vec rounded[NV], exact[NV];
+};
+
+/// Vectors [0, NV) of a row block with `stride` floats per key.
+template <int NV>
+HEED_INLINE void weigh_vectors(FloatProduct, const Visible& v, std::int64_t stride, Vec factor, const Vec (&shift)[NV], float* scores,
+                               WeightSums<NV>& sums) {
+  for (int k = v.begin; k < v.end; ++k) {
+    Vec weight[NV];
+    weigh_key<NV>(scores + k * stride, factor, shift, weight);
+    HEED_UNROLL
+    for (int j = 0; j < NV; ++j) {
+      sums.exact[j] = add(sums.exact[j], weight[j]);
+      store(scores + k * stride + j * kLanes, weight[j]);
+    }
+  }
+  HEED_UNROLL
+  for (int j = 0; j < NV; ++j) sums.rounded[j] = sums.exact[j];
+}
+
+/// v.begin is even; words land where their even key's scores were, or before.
+template <int NV>
+HEED_INLINE void weigh_vectors(Bf16Product, const Visible& v, std::int64_t stride, Vec factor, const Vec (&shift)[NV], float* scores,
+                               WeightSums<NV>& sums) {
+  for (int k = v.begin; k < v.end; k += 2) {
+    Vec even[NV], odd[NV];
+    weigh_key<NV>(scores + k * stride, factor, shift, even);
+    HEED_UNROLL
+    for (int j = 0; j < NV; ++j) odd[j] = zero();
+    if (k + 1 < v.end) weigh_key<NV>(scores + (k + 1) * stride, factor, shift, odd);
+    HEED_UNROLL
+    for (int j = 0; j < NV; ++j) {
+      const IVec pair = pack_bf16_pairs(even[j], odd[j]);
+      sums.rounded[j] = add(sums.rounded[j], add(low_of_pairs(pair), high_of_pairs(pair)));
+      sums.exact[j] = add(sums.exact[j], add(even[j], odd[j]));
+      store(scores + k / 2 * stride + j * kLanes, as_float(pair));
+    }
+  }
 }
 
 /// Scores to weights, in place; adds them up. `factor` 1 where the scores are in the log2 domain already.
 template <class Product, int NV>
 [[gnu::noinline]] static void weigh(RowBlock& b, const Visible& v, float factor, float* scores) noexcept {
-  Vec shift[NV], sum[NV], exact_sum[NV];
-  HEED_UNROLL
-  for (int j = 0; j < NV; ++j) {
-    const Vec m = load(b.max + j * kLanes);
-    shift[j] = select(cmp_eq(m, set1(-__builtin_inff())), zero(), neg(m));  // a row without keys yet: -inf - 0, never -inf - -inf
-    sum[j] = exact_sum[j] = zero();
-  }
-  const Vec factors = set1(factor);
-  if constexpr (Product::kElements == 1) {
-    for (int k = v.begin; k < v.end; ++k) {
-      Vec weight[NV];
-      weigh_key<NV>(scores + k * NV * kLanes, factors, shift, weight);
-      HEED_UNROLL
-      for (int j = 0; j < NV; ++j) {
-        exact_sum[j] = add(exact_sum[j], weight[j]);
-        store(scores + (k * NV + j) * kLanes, weight[j]);
-      }
+  constexpr int kStep = kWeighed<NV>;
+  for (int first = 0; first < NV * kLanes; first += kStep * kLanes) {
+    Vec shift[kStep];
+    WeightSums<kStep> sums;
+    HEED_UNROLL
+    for (int j = 0; j < kStep; ++j) {
+      const Vec m = load(b.max + first + j * kLanes);
+      shift[j] = select(cmp_eq(m, set1(-__builtin_inff())), zero(), neg(m));  // a row without keys yet: -inf - 0, never -inf - -inf
+      sums.rounded[j] = sums.exact[j] = zero();
     }
-  } else {
-    for (int k = v.begin; k < v.end; k += 2) {  // v.begin is even; words land where their even key's scores were, or before
-      Vec even[NV], odd[NV];
-      weigh_key<NV>(scores + k * NV * kLanes, factors, shift, even);
-      HEED_UNROLL
-      for (int j = 0; j < NV; ++j) odd[j] = zero();
-      if (k + 1 < v.end) weigh_key<NV>(scores + (k + 1) * NV * kLanes, factors, shift, odd);
-      HEED_UNROLL
-      for (int j = 0; j < NV; ++j) {
-        const IVec pair = pack_bf16_pairs(even[j], odd[j]);
-        sum[j] = add(sum[j], add(low_of_pairs(pair), high_of_pairs(pair)));
-        exact_sum[j] = add(exact_sum[j], add(even[j], odd[j]));
-        store(scores + (k / 2 * NV + j) * kLanes, as_float(pair));
-      }
+    weigh_vectors<kStep>(Product{}, v, NV * kLanes, set1(factor), shift, scores + first, sums);
+    HEED_UNROLL
+    for (int j = 0; j < kStep; ++j) {
+      float* rounded = b.sum + first + j * kLanes;
+      float* exact = b.exact_sum + first + j * kLanes;
+      store(rounded, add(load(rounded), sums.rounded[j]));
+      store(exact, add(load(exact), sums.exact[j]));
     }
-  }
-  HEED_UNROLL
-  for (int j = 0; j < NV; ++j) {
-    if constexpr (Product::kElements == 1) sum[j] = exact_sum[j];
-    store(b.sum + j * kLanes, add(load(b.sum + j * kLanes), sum[j]));
-    store(b.exact_sum + j * kLanes, add(load(b.exact_sum + j * kLanes), exact_sum[j]));
   }
 }

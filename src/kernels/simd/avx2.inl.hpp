@@ -173,6 +173,13 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return as_float(shift_left<23>(iadd(to_int(floor), iset1(127))));
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale scale) { return mul(p, scale); }
+/// Added to 1.5 * 2^23, floor + 127 lands in the lowest bits, ready to become the exponent.
+HEED_INLINE Exp2Scale split_exp2_below_128(Vec x, Vec& f) {
+  const Vec clamped = _mm256_max_ps(set1(-127.0F), x);
+  const Vec floor = _mm256_floor_ps(clamped);
+  f = sub(clamped, floor);
+  return as_float(shift_left<23>(as_int(add(floor, set1(12582912.0F + 127.0F)))));
+}
 
 // --- quantised blocks
 

@@ -155,6 +155,7 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return x;
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale x) { return _mm512_scalef_ps(p, x); }
+HEED_INLINE Exp2Scale split_exp2_below_128(Vec x, Vec& f) { return split_exp2(x, f); }
 
 // --- quantised blocks
 

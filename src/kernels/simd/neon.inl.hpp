@@ -170,6 +170,7 @@ HEED_INLINE Exp2Scale split_exp2(Vec x, Vec& f) {
   return as_float(shift_left<23>(iadd(to_int(floor), iset1(127))));
 }
 HEED_INLINE Vec scale_exp2(Vec p, Exp2Scale scale) { return mul(p, scale); }
+HEED_INLINE Exp2Scale split_exp2_below_128(Vec x, Vec& f) { return split_exp2(x, f); }
 
 // --- quantised blocks
 
