@@ -137,11 +137,6 @@ void hold_onednn_to_our_isa() {
 
 }  // namespace
 
-void softmax_rows(float* x, std::int64_t rows, std::int64_t width, float scale) noexcept {
-  static const SoftmaxRows chosen = choose_softmax();
-  chosen(x, rows, width, scale);
-}
-
 UnfusedAttention::UnfusedAttention(std::int64_t heads, std::int64_t length, std::int64_t head_dim)
     : heads_(heads), length_(length), head_dim_(head_dim) {
   hold_onednn_to_our_isa();
@@ -151,13 +146,14 @@ void UnfusedAttention::run(const float* q, const float* k, const float* v, float
   const std::int64_t L = length_, D = head_dim_;
   const int threads = get_num_threads();
   scores_.resize(static_cast<std::size_t>(threads * L * L));
+  static const SoftmaxRows softmax = choose_softmax();  // of rows of scores, in place
   const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(D)));
   base::parallel_for(heads_, threads, [&](std::int64_t head, int thread) noexcept {
     const base::SerialOpenMp serial;  // one team is enough
     const std::int64_t at = head * L * D;
     float* scores = scores_.data() + thread * L * L;
     (void)dnnl_sgemm('N', 'T', L, L, D, 1.0F, q + at, D, k + at, D, 0.0F, scores, L);
-    softmax_rows(scores, L, L, scale);
+    softmax(scores, L, L, scale);
     (void)dnnl_sgemm('N', 'N', L, D, L, 1.0F, scores, L, v + at, D, 0.0F, out + at, D);
   });
 }

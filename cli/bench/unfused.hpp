@@ -20,7 +20,4 @@ class UnfusedAttention {
   std::vector<float> scores_;  // [threads][L, L]
 };
 
-/// Softmax of every row of x [rows, width], in place, of x * scale. For the tests of the baseline, too.
-void softmax_rows(float* x, std::int64_t rows, std::int64_t width, float scale) noexcept;
-
 }  // namespace heed::cli::bench
