@@ -5,6 +5,7 @@
 #include <string>
 
 #include "attention/arguments.hpp"
+#include "attention/backward.hpp"
 #include "base/message.hpp"
 
 namespace heed::front {
@@ -140,6 +141,30 @@ void check_outputs(const Arguments& a, const Sizes& s, const AttentionOutputs& o
   check_apart(a, out, lse);
   check_apart(a, out, row_max);
   check_apart(a, lse, row_max);
+}
+
+void check_gradients(const Arguments& a, const Sizes&, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
+  struct Gradient {
+    Named output;
+    const TensorView& argument;
+    const char* argument_name;
+  };
+  const Gradient all[] = {{{"dq", gradients.dq}, a.q, "q"},
+                          {{"dk", gradients.dk}, a.k, "k"},
+                          {{"dv", gradients.dv}, a.v, "v"},
+                          {{"dbias", gradients.dbias}, a.options.bias, "bias"},
+                          {{"dsink_logits", gradients.dsink_logits}, a.options.sink_logits, "sink_logits"}};
+  const Named read[] = {{"dout", inputs.dout}, {"out", inputs.out}, {"lse", inputs.lse}};
+  for (const auto& [output, argument, argument_name] : all) {
+    const bool required = &argument == &a.q || &argument == &a.k || &argument == &a.v;
+    if (!output.view && required) throw_invalid(a.function, output.name, std::string("a tensor like ") + argument_name, "none");
+    if (!output.view) continue;
+    if (!argument)
+      throw_invalid(a.function, output.name, std::string("none, since there is no ") + argument_name, to_string(output.view.shape()));
+    check_output(a, output, argument.dtype(), argument.shape());
+    for (const Named& input : read) check_apart(a, output, input);
+    for (const Gradient* other = &all[0]; other->output.name != output.name; ++other) check_apart(a, output, other->output);
+  }
 }
 
 }  // namespace heed::front

@@ -7,7 +7,7 @@
 
 #include <heed/kernels.hpp>
 
-#include "attention/forward.hpp"
+#include "attention/backward.hpp"
 #include "base/message.hpp"
 
 namespace heed {
@@ -37,6 +37,13 @@ std::string faster_ones(const front::Choice& choice) {
   return text;
 }
 
+std::string gradient_text(base::Isa isa, DType dtype) {
+  const kernels::BackwardKernel* kernel = front::choose_backward(isa, dtype, dtype);
+  if (kernel == nullptr) return "\n  gradients: float64 reference";
+  return "\n  gradients: attention.backward on " + std::string(base::to_string(isa)) + ", " + std::to_string(kernel->block_rows) +
+         " rows by " + std::to_string(kernels::kBlockKeys) + " keys";
+}
+
 std::string path_text(const front::Choice& choice, const front::Sizes& s, DType dtype) {
   const std::string rows = std::to_string(s.packed_rows()) + " packed rows per KV head";
   switch (choice.path) {
@@ -61,7 +68,7 @@ std::string explain(const Shape& q, const Shape& k, DType dtype, const Attention
   const front::Sizes sizes = front::check_inputs({"explain", query, key, key, options});
   const front::Choice choice = front::choose(sizes, dtype, dtype);
   std::string text = path_text(choice, sizes, dtype) + "\n  " + geometry(sizes) + ", D " + std::to_string(sizes.head_dim) + ", " +
-                     to_string(dtype) + "\n  mask: " + options.mask.to_string();
+                     to_string(dtype) + "\n  mask: " + options.mask.to_string() + gradient_text(choice.isa, dtype);
   if (choice.path != front::Path::kReference) text += faster_ones(choice);
   return text;
 }

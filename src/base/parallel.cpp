@@ -5,13 +5,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "base/cpu_quota.hpp"
 #include "base/floating_point.hpp"
 #include "base/message.hpp"
 
 #if defined(HEED_STD_THREADS)
-#include <thread>
 #include <vector>
 #else
 #include <omp.h>
@@ -104,6 +104,8 @@ void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* con
   work(next, tasks, omp_get_thread_num(), function, context);
 #endif
 }
+
+void let_others_run() noexcept { std::this_thread::yield(); }
 
 #if defined(HEED_STD_THREADS)
 SerialOpenMp::SerialOpenMp() noexcept : previous_threads_(1) {}

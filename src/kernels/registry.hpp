@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/cpu.hpp"
+#include "kernels/attention/backward.hpp"
 #include "kernels/attention/tables.hpp"
 #include "kernels/bench/peak.hpp"
 #include "kernels/elementwise/elementwise.hpp"
