@@ -7,10 +7,11 @@
 
 namespace {
 
-std::atomic<std::size_t> count{0};
+std::atomic<std::size_t> count{0}, bytes{0};
 
 void* allocate(std::size_t size, std::align_val_t alignment) {
   ++count;
+  bytes += size;
   const auto unit = static_cast<std::size_t>(alignment);
   if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
   throw std::bad_alloc();
@@ -19,6 +20,8 @@ void* allocate(std::size_t size, std::align_val_t alignment) {
 }  // namespace
 
 std::size_t heed::test::aligned_allocations() { return count; }
+
+std::size_t heed::test::aligned_bytes() { return bytes; }
 
 void* operator new(std::size_t size, std::align_val_t alignment) { return allocate(size, alignment); }
 void* operator new[](std::size_t size, std::align_val_t alignment) { return allocate(size, alignment); }

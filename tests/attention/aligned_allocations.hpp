@@ -8,5 +8,7 @@ namespace heed::test {
 
 /// Aligned allocations of the program so far, by any thread.
 std::size_t aligned_allocations();
+/// Bytes that they asked for.
+std::size_t aligned_bytes();
 
 }  // namespace heed::test
