@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,10 @@ struct Way {
   DType dtype;
   std::int64_t q_tokens;
 };
+/// Else GoogleTest prints its bytes, padding included, into the test's name.
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << base::to_string(way.isa) << ' ' << to_string(way.dtype) << ", Lq " << way.q_tokens;
+}
 std::vector<Way> ways() {
   std::vector<Way> list;
   for (const base::Isa isa : isas_here()) {
