@@ -35,12 +35,18 @@ struct Backward {
   TensorView dout;
   AttentionOptions options;
   AttentionState state;
+  Tensor dq, dk, dv;
 
   explicit Backward(const Problem& p)
       : inputs(p), dout_memory(random_tensor(p.dtype, memory_shape(p, p.q_tokens, p.q_heads), 4)),
         dout(logical(dout_memory.view(), p.layout)), options{.mask = p.mask},
-        state(attention_state(inputs.q, inputs.k, inputs.v, options)) {}
-  void run() const { (void)attention_backward(dout, inputs.q, inputs.k, inputs.v, state, options); }
+        state(attention_state(inputs.q, inputs.k, inputs.v, options)),
+        dq(Tensor::with_order_of(p.dtype, inputs.q.shape(), inputs.q.strides())),
+        dk(Tensor::with_order_of(p.dtype, inputs.k.shape(), inputs.k.strides())),
+        dv(Tensor::with_order_of(p.dtype, inputs.v.shape(), inputs.v.strides())) {}
+  void run() {
+    attention_backward_into({.dq = dq, .dk = dk, .dv = dv}, dout, inputs.q, inputs.k, inputs.v, state.out, state.lse, options);
+  }
 };
 
 /// The longest of L, L/2, L/4, ... at which one backward pass should take less than a second, judged from a short one: cost grows as L^2.
@@ -50,7 +56,7 @@ std::int64_t affordable_length(Problem problem) {
   std::int64_t length = problem.q_tokens;
   if (length <= kShort) return length;
   problem.q_tokens = problem.keys = kShort;
-  const Backward trial(problem);
+  Backward trial(problem);
   trial.run();
   double seconds = time_of([&] { trial.run(); });
   for (int i = 0; i < 4; ++i) seconds = std::min(seconds, time_of([&] { trial.run(); }));

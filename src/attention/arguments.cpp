@@ -9,8 +9,8 @@
 namespace heed::front {
 namespace {
 
-/// Waking a thread costs some microseconds; this much arithmetic takes a fast core about ten.
-constexpr double kFlopsPerThread = 1e6;
+/// Waking a thread costs some microseconds; this much of a short sequence, at a third of the peak, takes a fast core about five.
+constexpr double kFlopsPerThread = 2.5e5;
 
 std::int64_t offset_bytes(const Strides& strides, DType dtype, std::int64_t i0, std::int64_t i1, std::int64_t i2,
                           std::int64_t i3) noexcept {

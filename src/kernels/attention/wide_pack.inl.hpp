@@ -80,13 +80,12 @@ HEED_INLINE const std::byte* query_row(const QueryRows& q, std::int64_t row) {
 
 /// Words [w, w + kLanes) of one query row.
 template <class Product>
-HEED_INLINE Vec query_words(const QueryRows& q, std::int64_t row, std::int64_t head_dim, std::int64_t w, Vec factor) {
-  const std::byte* data = query_row(q, row);
+HEED_INLINE Vec query_words(const QueryRows& q, const std::byte* row, std::int64_t head_dim, std::int64_t w, Vec factor) {
   if constexpr (Product::kElements == 2) {
-    return load_pairs(data + 2 * w * q.dim_stride * 2, q.dim_stride, head_dim - 2 * w);
+    return load_pairs(row + 2 * w * q.dim_stride * 2, q.dim_stride, head_dim - 2 * w);
   } else {
     const int n = static_cast<int>(head_dim - w < kLanes ? head_dim - w : kLanes);
-    return mul(factor, load_any(data + w * q.dim_stride * bytes_of(q.dtype), q.dtype, q.dim_stride, n));
+    return mul(factor, load_any(row + w * q.dim_stride * bytes_of(q.dtype), q.dtype, q.dim_stride, n));
   }
 }
 
@@ -96,16 +95,23 @@ static void pack_queries(const ForwardProblem& p, std::int64_t first, int rows, 
   const std::int64_t words = (p.head_dim + Product::kElements - 1) / Product::kElements;
   const Vec factors = set1(factor);
   for (int j = 0; j < vectors; ++j) {
+    const int count = rows - j * kLanes < kLanes ? rows - j * kLanes : kLanes;
+    const std::byte* row[kLanes];  // found once: a row's place takes two divisions
+    for (int i = 0; i < count; ++i) row[i] = query_row(p.q, first + j * kLanes + i);
     for (std::int64_t w = 0; w < words; w += kLanes) {
       Vec square[kLanes];
       for (int i = 0; i < kLanes; ++i) {
-        const int row = j * kLanes + i;
-        square[i] = row < rows ? query_words<Product>(p.q, first + row, p.head_dim, w, factors) : zero();
+        square[i] = i < count ? query_words<Product>(p.q, row[i], p.head_dim, w, factors) : zero();
       }
       transpose(square);
       for (int i = 0; i < kLanes && w + i < words; ++i) store(panel + ((w + i) * vectors + j) * kLanes, square[i]);
     }
   }
+}
+
+HEED_INLINE std::byte* output_row(const OutputRows& o, std::int32_t group, std::int64_t row) {
+  const std::int64_t offset = row / group * o.token_stride + row % group * o.head_stride;
+  return static_cast<std::byte*>(o.out) + offset * bytes_of(o.dtype);
 }
 
 /// Rows of O^T [d][vectors * kLanes] times their factor, to the caller's memory.
@@ -116,6 +122,9 @@ static void write_rows(const ForwardProblem& p, std::int64_t first, int rows, in
   for (int j = 0; j < vectors && j * kLanes < rows; ++j) {
     const Vec factor = load(factors + j * kLanes);
     const Mask empty = cmp_eq(factor, zero());
+    const int count = rows - j * kLanes < kLanes ? rows - j * kLanes : kLanes;
+    std::byte* to[kLanes];
+    for (int i = 0; i < count; ++i) to[i] = output_row(o, p.q.group, first + j * kLanes + i);
     for (std::int64_t d = 0; d < p.value_dim; d += kLanes) {
       const int n = static_cast<int>(p.value_dim - d < kLanes ? p.value_dim - d : kLanes);
       Vec square[kLanes];
@@ -123,11 +132,7 @@ static void write_rows(const ForwardProblem& p, std::int64_t first, int rows, in
         square[i] = i < n ? select(empty, zero(), mul(factor, load(out + ((d + i) * vectors + j) * kLanes))) : zero();
       }
       transpose(square);
-      for (int i = 0; i < kLanes && j * kLanes + i < rows; ++i) {
-        const std::int64_t row = first + j * kLanes + i;
-        const std::int64_t offset = row / p.q.group * o.token_stride + row % p.q.group * o.head_stride + d * o.dim_stride;
-        store_any(static_cast<std::byte*>(o.out) + offset * width, o.dtype, o.dim_stride, square[i], n);
-      }
+      for (int i = 0; i < count; ++i) store_any(to[i] + d * o.dim_stride * width, o.dtype, o.dim_stride, square[i], n);
     }
   }
 }
