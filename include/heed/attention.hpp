@@ -148,6 +148,17 @@ HEED_API void attention_backward_into(const AttentionGradOutputs& gradients, con
                                       const TensorView& k, const TensorView& v, const TensorView& out, const TensorView& lse,
                                       const AttentionOptions& options = {});
 
+/// Gradients of packed sequences: of each what attention_backward gives for its slices, to the bit; `state` is what attention_varlen_state
+/// returned. dsink_logits is summed over all of them. Rows of q, k and v that no sequence owns have zero gradients.
+[[nodiscard]] HEED_API AttentionGrads attention_varlen_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
+                                                                const TensorView& v, const AttentionState& state,
+                                                                const TensorView& q_offsets, const TensorView& k_offsets,
+                                                                const AttentionOptions& options = {});
+HEED_API void attention_varlen_backward_into(const AttentionGradOutputs& gradients, const TensorView& dout, const TensorView& q,
+                                             const TensorView& k, const TensorView& v, const TensorView& out, const TensorView& lse,
+                                             const TensorView& q_offsets, const TensorView& k_offsets,
+                                             const AttentionOptions& options = {});
+
 /// Joins attention over disjoint sets of keys into attention over their union, exactly: out = sum_i exp(lse_i - lse) * out_i,
 /// lse = log sum_i exp(lse_i). States of one shape and dtype; a sink logit may have been part of one of them only.
 /// Source: arXiv 2501.01005, section 2.2.

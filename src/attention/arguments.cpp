@@ -34,6 +34,16 @@ mask::Geometry geometry_of(const AttentionOptions& options, std::int64_t batch, 
   return {.tokens = tokens, .keys = keys, .query_offset = offset, .batch = batch};
 }
 
+Shape out_shape(const Arguments& a, const Sizes& s) {
+  if (a.q.rank() == 3) return {s.q_tokens, s.q_heads, s.value_dim};
+  return {s.batch, s.q_tokens, s.q_heads, s.value_dim};
+}
+
+Shape statistics_shape(const Arguments& a, const Sizes& s) {
+  if (a.q.rank() == 3) return {s.q_heads, s.q_tokens};
+  return {s.batch, s.q_heads, s.q_tokens};
+}
+
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
   return options.scale ? *options.scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
 }
@@ -59,7 +69,8 @@ Sequences::Sequences(std::int64_t capacity)
       geometry_(reinterpret_cast<mask::Geometry*>(scratch_.data())), places_(reinterpret_cast<Place*>(geometry_ + capacity)) {}
 
 Sequences::Sequences(const Sizes& sizes, const AttentionOptions& options) : Sequences(sizes.batch) {
-  for (std::int64_t b = 0; b < sizes.batch; ++b) add(geometry_of(options, b, sizes.q_tokens, sizes.kv_tokens), {.slice = b});
+  for (std::int64_t b = 0; b < sizes.batch; ++b)
+    add(geometry_of(options, b, sizes.q_tokens, sizes.kv_tokens), {.slice = b, .key_rows = sizes.kv_tokens});
 }
 
 void Sequences::add(const mask::Geometry& geometry, const Place& place) noexcept {

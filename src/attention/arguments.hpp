@@ -50,6 +50,10 @@ void check_outputs(const Arguments& arguments, const Sizes& sizes, const Attenti
 /// float64 inputs have float64 lse; all others float32.
 [[nodiscard]] DType statistics_dtype(DType q) noexcept;
 
+/// Of out, [B, Lq, Hq, Dv] or [Tq, Hq, Dv]; and of lse, [B, Hq, Lq] or [Hq, Tq].
+[[nodiscard]] Shape out_shape(const Arguments& arguments, const Sizes& sizes);
+[[nodiscard]] Shape statistics_shape(const Arguments& arguments, const Sizes& sizes);
+
 [[nodiscard]] double scale_of(const AttentionOptions& options, std::int64_t head_dim);
 
 /// Element of an int32 or int64 tensor of one axis.
@@ -73,6 +77,7 @@ struct Place {
   std::int64_t slice = 0;        ///< index on the batch axis
   std::int64_t first_query = 0;  ///< row of its token 0 in q and the outputs
   std::int64_t first_key = 0;    ///< row of its key 0 in k and v
+  std::int64_t key_rows = 0;     ///< rows of k and v that are its own, whether its keys fill them or not
 };
 
 /// The sequences of a call, of whatever lengths. Lives in the calling thread's scratch.

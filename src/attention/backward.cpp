@@ -28,11 +28,15 @@ void check_state(const Arguments& a, const char* name, const TensorView& view, D
   if (view.dtype() != dtype) base::throw_invalid(a.function, name, to_string(dtype), to_string(view.dtype()));
 }
 
+}  // namespace
+
 void check_backward_inputs(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const char* out_name, const char* lse_name) {
   check_dout(a, s, inputs.dout);
-  check_state(a, out_name, inputs.out, a.q.dtype(), {s.batch, s.q_tokens, s.q_heads, s.value_dim});
-  check_state(a, lse_name, inputs.lse, statistics_dtype(a.q.dtype()), {s.batch, s.q_heads, s.q_tokens});
+  check_state(a, out_name, inputs.out, a.q.dtype(), out_shape(a, s));
+  check_state(a, lse_name, inputs.lse, statistics_dtype(a.q.dtype()), statistics_shape(a, s));
 }
+
+namespace {
 
 void run_reference(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
   const AttentionGrads exact = reference_backward(inputs.dout, a, s);

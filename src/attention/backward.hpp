@@ -17,10 +17,14 @@ struct BackwardInputs {
 /// The backward kernel for this call, null where only the reference will do.
 [[nodiscard]] const kernels::BackwardKernel* choose_backward(base::Isa isa, DType q, DType dout) noexcept;
 
+/// Checks types and shapes of what the forward gave; names for error texts.
+void check_backward_inputs(const Arguments& arguments, const Sizes& sizes, const BackwardInputs& inputs, const char* out_name,
+                           const char* lse_name);
+
 /// Checks type, shape and that nothing written overlaps itself or anything read.
 void check_gradients(const Arguments& arguments, const Sizes& sizes, const BackwardInputs& inputs, const AttentionGradOutputs& gradients);
 
-/// Writes the gradients of these sequences by the kernel; dk and dv of keys past a kv_length become 0.
+/// Writes the gradients of these sequences, of at least one token each, by the kernel; dk and dv of keys past a kv_length become 0.
 void run_backward(const kernels::BackwardKernel& kernel, const Arguments& arguments, const Sizes& sizes, const BackwardInputs& inputs,
                   const AttentionGradOutputs& gradients, const Sequences& sequences);
 

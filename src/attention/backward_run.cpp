@@ -353,7 +353,7 @@ void run_backward(const kernels::BackwardKernel& kernel, const Arguments& argume
     p.lse_token_stride = inputs.lse.stride(2);
     p.dk = key_gradient(gradients.dk, place, kv_head);
     p.dv = key_gradient(gradients.dv, place, kv_head);
-    p.key_rows = arguments.options.kv_lengths ? sizes.kv_tokens : geometry.keys;
+    p.key_rows = place.key_rows;
     p.dbias = bias_gradient(bias.sums(), geometry.batch, head);
   }
 

@@ -130,12 +130,10 @@ void check_outputs(const Arguments& a, const Sizes& s, const AttentionOutputs& o
   const Named out = {"out", outputs.out};
   const Named lse = {"lse", outputs.lse};
   const Named row_max = {"row_max", outputs.row_max};
-  const bool packed = a.q.rank() == 3;
-  const Shape statistics = packed ? Shape{s.q_heads, s.q_tokens} : Shape{s.batch, s.q_heads, s.q_tokens};
+  const Shape statistics = statistics_shape(a, s);
   const DType statistics_type = statistics_dtype(a.q.dtype());
-  if (!out.view) throw_invalid(a.function, "out", packed ? "a tensor [Tq, Hq, Dv]" : "a tensor [B, Lq, Hq, Dv]", "none");
-  check_output(a, out, a.q.dtype(),
-               packed ? Shape{s.q_tokens, s.q_heads, s.value_dim} : Shape{s.batch, s.q_tokens, s.q_heads, s.value_dim});
+  if (!out.view) throw_invalid(a.function, "out", a.q.rank() == 3 ? "a tensor [Tq, Hq, Dv]" : "a tensor [B, Lq, Hq, Dv]", "none");
+  check_output(a, out, a.q.dtype(), out_shape(a, s));
   if (lse.view) check_output(a, lse, statistics_type, statistics);
   if (row_max.view) check_output(a, row_max, statistics_type, statistics);
   check_apart(a, out, lse);

@@ -226,7 +226,7 @@ AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, co
 }
 
 void check_dout(const Arguments& a, const Sizes& s, const TensorView& dout) {
-  const Shape expected = {s.batch, s.q_tokens, s.q_heads, s.value_dim};
+  const Shape expected = out_shape(a, s);
   if (!dout) base::throw_invalid(a.function, "dout", to_string(expected), "none");
   if (dout.shape() != expected) base::throw_invalid(a.function, "dout", to_string(expected), to_string(dout.shape()));
   if (!is_floating(dout.dtype())) base::throw_invalid(a.function, "dout", "a floating type", to_string(dout.dtype()));

@@ -6,44 +6,30 @@
 #include <limits>
 
 #include "attention/forward.hpp"
+#include "attention/packed.hpp"
 
 namespace heed {
 namespace front {
-namespace {
-
-/// [T, H, D] as [1, T, H, D].
-template <class View>
-View as_batch(const View& view) {
-  if (!view) return view;
-  const Shape& n = view.shape();
-  const Strides& s = view.strides();
-  return View(view.data(), view.dtype(), {1, n[0], n[1], n[2]}, {0, s[0], s[1], s[2]});
-}
-
-/// [H, T] as [1, H, T].
-MutableTensorView statistics_as_batch(const MutableTensorView& view) {
-  if (!view) return view;
-  return {view.data(), view.dtype(), {1, view.size(0), view.size(1)}, {0, view.stride(0), view.stride(1)}};
-}
 
 void add_sequences(const Arguments& a, const Sizes& sizes, Sequences& sequences) {
   for (std::int64_t s = 0; s < sizes.batch; ++s) {
     const std::int64_t first_query = integer(a.q_offsets, s), first_key = integer(a.k_offsets, s);
     const std::int64_t tokens = integer(a.q_offsets, s + 1) - first_query;
     const std::int64_t keys = integer(a.k_offsets, s + 1) - first_key;
-    if (tokens > 0) sequences.add(geometry_of(a.options, s, tokens, keys), {0, first_query, first_key});
+    if (tokens > 0) sequences.add(geometry_of(a.options, s, tokens, keys), {0, first_query, first_key, keys});
   }
 }
 
-/// Tokens [begin, end) of out [1, T, H, Dv] become 0.
-void clear_rows(const MutableTensorView& out, std::int64_t begin, std::int64_t end) {
-  const auto width = static_cast<std::size_t>(size_bytes(out.dtype()));
+void clear_rows(const MutableTensorView& rows, std::int64_t begin, std::int64_t end) {
+  const auto width = static_cast<std::size_t>(size_bytes(rows.dtype()));
   for (std::int64_t i = begin; i < end; ++i) {
-    for (std::int64_t h = 0; h < out.size(2); ++h) {
-      for (std::int64_t d = 0; d < out.size(3); ++d) std::memset(address(out, 0, i, h, d), 0, width);
+    for (std::int64_t h = 0; h < rows.size(2); ++h) {
+      for (std::int64_t d = 0; d < rows.size(3); ++d) std::memset(address(rows, 0, i, h, d), 0, width);
     }
   }
 }
+
+namespace {
 
 template <class Real>
 void fill_minus_infinity(const MutableTensorView& statistics, std::int64_t begin, std::int64_t end) {
@@ -68,9 +54,9 @@ void write_empty_rows(const AttentionOutputs& outputs, std::int64_t begin, std::
 
 /// For checked arguments and outputs.
 void run_packed(const Arguments& packed, const Sizes& sizes, const AttentionOutputs& packed_outputs) {
-  const TensorView q = as_batch(packed.q), k = as_batch(packed.k), v = as_batch(packed.v);
+  const TensorView q = rows_as_batch(packed.q), k = rows_as_batch(packed.k), v = rows_as_batch(packed.v);
   const Arguments arguments{packed.function, q, k, v, packed.options};
-  const AttentionOutputs outputs = {.out = as_batch(packed_outputs.out),
+  const AttentionOutputs outputs = {.out = rows_as_batch(packed_outputs.out),
                                     .lse = statistics_as_batch(packed_outputs.lse),
                                     .row_max = statistics_as_batch(packed_outputs.row_max)};
   Sequences sequences(sizes.batch);
@@ -80,9 +66,7 @@ void run_packed(const Arguments& packed, const Sizes& sizes, const AttentionOutp
   write_empty_rows(outputs, integer(packed.q_offsets, sizes.batch), sizes.q_tokens);
 }
 
-Tensor make_out(const Arguments& a, const Sizes& s) {
-  return Tensor::with_order_of(a.q.dtype(), {s.q_tokens, s.q_heads, s.value_dim}, a.q.strides());
-}
+Tensor make_out(const Arguments& a, const Sizes& s) { return Tensor::with_order_of(a.q.dtype(), out_shape(a, s), a.q.strides()); }
 
 }  // namespace
 }  // namespace front
@@ -100,7 +84,7 @@ AttentionState attention_varlen_state(const TensorView& q, const TensorView& k, 
                                       const TensorView& k_offsets, const AttentionOptions& options) {
   const front::Arguments arguments{"attention_varlen_state", q, k, v, options, q_offsets, k_offsets};
   const front::Sizes s = front::check_packed_inputs(arguments);
-  AttentionState state{front::make_out(arguments, s), Tensor(front::statistics_dtype(q.dtype()), {s.q_heads, s.q_tokens})};
+  AttentionState state{front::make_out(arguments, s), Tensor(front::statistics_dtype(q.dtype()), front::statistics_shape(arguments, s))};
   front::run_packed(arguments, s, {.out = state.out, .lse = state.lse});
   return state;
 }
