@@ -39,14 +39,11 @@ struct Backward {
 
   explicit Backward(const Problem& p)
       : inputs(p), dout_memory(random_tensor(p.dtype, memory_shape(p, p.q_tokens, p.q_heads), 4)),
-        dout(logical(dout_memory.view(), p.layout)), options{.mask = p.mask},
-        state(attention_state(inputs.q, inputs.k, inputs.v, options)),
+        dout(logical(dout_memory.view(), p.layout)), options{.mask = p.mask}, state(attention_state(inputs.q, inputs.k, inputs.v, options)),
         dq(Tensor::with_order_of(p.dtype, inputs.q.shape(), inputs.q.strides())),
         dk(Tensor::with_order_of(p.dtype, inputs.k.shape(), inputs.k.strides())),
         dv(Tensor::with_order_of(p.dtype, inputs.v.shape(), inputs.v.strides())) {}
-  void run() {
-    attention_backward_into({.dq = dq, .dk = dk, .dv = dv}, dout, inputs.q, inputs.k, inputs.v, state.out, state.lse, options);
-  }
+  void run() { attention_backward_into({.dq = dq, .dk = dk, .dv = dv}, dout, inputs.q, inputs.k, inputs.v, state.out, state.lse, options); }
 };
 
 /// The longest of L, L/2, L/4, ... at which one backward pass should take less than a second, judged from a short one: cost grows as L^2.

@@ -91,7 +91,7 @@ struct PartialState {
 
 /// Wide path: 16 or more packed rows. Queries sit in SIMD lanes.
 struct WideKernel {
-  std::int32_t block_rows;         ///< rows per tile: 48 (AVX-512), 24 (AVX2, NEON)
+  std::int32_t block_rows;         ///< most rows of a block: 48 (AVX-512), 24 (AVX2, NEON); a plan may have fewer
   std::int32_t super_block_count;  ///< row blocks per task, at most: they share one pass over K and V
   std::int64_t (*scratch_bytes)(const ForwardProblem& problem, std::int32_t row_blocks) noexcept;
   /// Row blocks [first, first + count) of the problem, all keys, straight to the output.

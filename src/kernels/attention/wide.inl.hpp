@@ -86,8 +86,8 @@ static void start_block(const WideCall& call, RowBlock& b, std::int64_t index, f
   b.exact_sum = b.sum + s.row_values;
   b.slopes = b.exact_sum + s.row_values;
   b.positions = b.slopes + s.row_values;
-  b.first_row = index * kBlockRows;
-  b.rows = static_cast<int>(plan.rows - b.first_row < kBlockRows ? plan.rows - b.first_row : kBlockRows);
+  b.first_row = index * plan.block_rows;
+  b.rows = static_cast<int>(plan.rows - b.first_row < plan.block_rows ? plan.rows - b.first_row : plan.block_rows);
   b.vectors = static_cast<int>(round_up((b.rows + kLanes - 1) / kLanes, kVectorStep));
   b.fresh = true;
   b.run = plan.run_begin[index];
