@@ -49,8 +49,8 @@ std::string path_text(const front::Choice& choice, const front::Sizes& s, DType 
   switch (choice.path) {
     case front::Path::kReference: return "float64 reference: " + why_reference(dtype);
     case front::Path::kNarrow:
-      return "attention.narrow on " + std::string(base::to_string(choice.isa)) + ": " + rows + ", fewer than " +
-             std::to_string(kernels::kNarrowRows + 1) + ", so keys are split into pieces of " + std::to_string(kernels::kPieceKeys);
+      return "attention.narrow on " + std::string(base::to_string(choice.isa)) + ": " + rows +
+             ", so few that keys are split into pieces of " + std::to_string(kernels::kPieceKeys);
     case front::Path::kWide:
       return "attention.wide on " + std::string(base::to_string(choice.isa)) + ": " + rows + " in blocks of " +
              std::to_string(choice.wide->block_rows);

@@ -28,6 +28,12 @@ std::int32_t rows_per_block(const kernels::WideKernel& kernel, const Sequences& 
 
 }  // namespace
 
+bool is_narrow(const kernels::NarrowKernel& kernel, std::int64_t tokens, std::int64_t group, std::int64_t keys) {
+  constexpr std::int64_t kFewRows = 15, kManyKeys = 512;  // 16 rows over 16 keys are a third slower on the narrow path
+  if (tokens == 1) return group <= kernels::kMostNarrowRows;
+  return tokens * group <= (keys < kManyKeys ? kFewRows : kernel.good_rows);
+}
+
 Choice choose(const Sizes& sizes, DType q, DType kv) {
   Choice choice;
   choice.isa = base::active_isa();
@@ -35,7 +41,7 @@ Choice choose(const Sizes& sizes, DType q, DType kv) {
   choice.wide = kernels::wide_kernel(choice.isa, q, kv);
   choice.narrow = kernels::narrow_kernel(choice.isa, q, kv);
   if (choice.wide == nullptr || choice.narrow == nullptr) return choice;
-  choice.path = is_narrow(sizes.packed_rows()) ? Path::kNarrow : Path::kWide;
+  choice.path = is_narrow(*choice.narrow, sizes.q_tokens, sizes.group, sizes.kv_tokens) ? Path::kNarrow : Path::kWide;
   return choice;
 }
 
@@ -44,14 +50,16 @@ void run_forward(const Arguments& arguments, const Sizes& sizes, const Attention
   if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs, sequences);
   Sequences narrow(sequences.count()), wide(sequences.count());
   for (std::size_t n = 0; n < sequences.geometry().size(); ++n) {
-    const std::int64_t rows = sequences.geometry()[n].tokens * sizes.group;
-    if (rows > 0) (is_narrow(rows) ? narrow : wide).add(sequences.geometry()[n], sequences.places()[n]);
+    const mask::Geometry& geometry = sequences.geometry()[n];
+    if (geometry.tokens == 0) continue;
+    const bool is_few = is_narrow(*choice.narrow, geometry.tokens, sizes.group, geometry.keys);
+    (is_few ? narrow : wide).add(geometry, sequences.places()[n]);
   }
   if (wide.count() > 0) {
     const std::int32_t block_rows = rows_per_block(*choice.wide, wide, sizes.group);
     run_wide(*choice.wide, KernelCall(arguments, sizes, outputs, wide, block_rows));
   }
-  if (narrow.count() > 0) run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, narrow, kernels::kNarrowRows));
+  if (narrow.count() > 0) run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, narrow, kernels::kMostNarrowRows));
 }
 
 }  // namespace heed::front

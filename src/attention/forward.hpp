@@ -16,7 +16,8 @@ struct Choice {
   const kernels::WideKernel* wide = nullptr;
   const kernels::NarrowKernel* narrow = nullptr;
 };
-[[nodiscard]] constexpr bool is_narrow(std::int64_t packed_rows) { return packed_rows <= kernels::kNarrowRows; }
+/// By the sequence's own shape, so that its bits do not depend on its neighbours.
+[[nodiscard]] bool is_narrow(const kernels::NarrowKernel& kernel, std::int64_t tokens, std::int64_t group, std::int64_t keys);
 [[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv);
 
 /// A call as kernels see it: one ForwardProblem per (sequence, KV head). Sequences may differ in length.

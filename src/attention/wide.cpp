@@ -33,17 +33,31 @@ std::int64_t fitting_blocks(const kernels::WideKernel& kernel, const Sizes& size
   return std::clamp<std::int64_t>(base::level2_cache_bytes() * 3 / 8 / block_bytes, 1, kernel.super_block_count);
 }
 
-/// Larger runs read K and V less often, smaller ones share the work better. A row block's result does not depend on the others in its run,
-/// so this may look at the machine and at the number of threads.
-std::int32_t blocks_per_task(const kernels::WideKernel& kernel, const Sizes& sizes, std::int64_t all_blocks, int threads) {
-  const std::int64_t wanted = all_blocks / (kTasksPerThread * threads);
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(wanted, 1, fitting_blocks(kernel, sizes)));
+/// Larger runs read K and V less often, smaller ones share the work better: the size with which the thread that works longest is done first.
+/// A row block's result does not depend on the others in its run, so this may look at the machine and at the number of threads.
+std::int32_t blocks_per_task(const kernels::WideKernel& kernel, const KernelCall& call, std::int64_t all_blocks, int threads) {
+  constexpr double kPass = 0.35;  // of a row block's time: what reading K and V once more costs
+  const std::int64_t most = fitting_blocks(kernel, call.sizes());
+  const std::int64_t pair_blocks = (all_blocks + call.pairs() - 1) / call.pairs();
+  std::int64_t best = 1;
+  double least = 0;
+  for (std::int64_t run = 1; run <= std::min(most, pair_blocks); ++run) {
+    const std::int64_t tasks = call.pairs() * ((pair_blocks + run - 1) / run);
+    const double time = static_cast<double>((tasks + threads - 1) / threads) * (static_cast<double>(run) + kPass);
+    if (run == 1 || time <= least) {
+      least = time;
+      best = run;
+    }
+  }
+  // Masks make tasks unequal, and some threads start late.
+  const std::int64_t shared = threads == 1 ? best : std::max<std::int64_t>(1, all_blocks / (kTasksPerThread * threads));
+  return static_cast<std::int32_t>(all_blocks > kTasksPerThread * threads ? std::min(best, shared) : best);
 }
 
 Cut cut(const kernels::WideKernel& kernel, const KernelCall& call, int threads) {
   std::int64_t blocks = 0;
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) blocks += blocks_of(call.plan(pair));
-  Cut result{0, blocks_per_task(kernel, call.sizes(), blocks, threads)};
+  Cut result{0, blocks_per_task(kernel, call, blocks, threads)};
   for (std::int64_t pair = 0; pair < call.pairs(); ++pair) {
     result.tasks += (blocks_of(call.plan(pair)) + result.blocks_per_task - 1) / result.blocks_per_task;
   }

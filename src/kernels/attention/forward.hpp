@@ -89,7 +89,7 @@ struct PartialState {
   float* out = nullptr;       ///< [rows][Dv]
 };
 
-/// Wide path: 16 or more packed rows. Queries sit in SIMD lanes.
+/// Wide path: many packed rows. Queries sit in SIMD lanes.
 struct WideKernel {
   std::int32_t block_rows;         ///< most rows of a block: 48 (AVX-512), 24 (AVX2, NEON); a plan may have fewer
   std::int32_t super_block_count;  ///< row blocks per task, at most: they share one pass over K and V
@@ -98,10 +98,12 @@ struct WideKernel {
   void (*run)(const ForwardProblem& problem, std::int64_t first, std::int32_t count, std::byte* scratch) noexcept;
 };
 
-/// Narrow path: fewer than 16 packed rows (decode). Lanes along D. One piece = kPieceKeys keys on a grid of absolute positions.
+/// Narrow path: few packed rows (decode). Lanes along D. One piece = kPieceKeys keys on a grid of absolute positions.
 inline constexpr std::int64_t kPieceKeys = 256;
-inline constexpr std::int32_t kNarrowRows = 15;
+/// As many as one row block of a plan may have. A single token's rows take this path up to here: pieces run in parallel, row blocks would not.
+inline constexpr std::int32_t kMostNarrowRows = kMaxBlockRows;
 struct NarrowKernel {
+  std::int32_t good_rows;  ///< up to here it is not slower than the wide path on one thread
   std::int64_t (*scratch_bytes)(const ForwardProblem& problem) noexcept;
   /// All rows over keys [piece * kPieceKeys, ...) into `state`. The problem's plan has one row block (block_rows = rows).
   void (*run_piece)(const ForwardProblem& problem, std::int64_t piece, const PartialState& state, std::byte* scratch) noexcept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode: fewer than 16 packed rows, so K and V are read once and used a few times, and memory is the limit.
+// Decode: few packed rows, so K and V are read once and used a few times, and memory is the limit.
 //
 // A piece of 256 keys goes through three steps, each over the whole piece, so that K and V are two long streams and a row needs one
 // maximum and no rescaling:   scores = K q (lanes along D)   ->   weights = exp2(scores - maximum)   ->   out = weights V (lanes along Dv).
@@ -31,9 +31,13 @@ static void run_piece(const ForwardProblem& problem, std::int64_t piece, const P
 
 }  // namespace decode
 
-static constexpr NarrowKernel kNarrowFloat32 = {decode::scratch_bytes, decode::run_piece<float>, decode::combine};
-static constexpr NarrowKernel kNarrowBFloat16 = {decode::scratch_bytes, decode::run_piece<bfloat16>, decode::combine};
-static constexpr NarrowKernel kNarrowFloat16 = {decode::scratch_bytes, decode::run_piece<float16>, decode::combine};
+/// Measured on Emerald Rapids, D 128. The wide path widens 16-bit keys once per row block, so it pays later for them; with 8 lanes it fills its
+/// registers with 24 rows.
+constexpr std::int32_t kGoodRows = kLanes == 16 ? 23 : 15, kGoodRows16Bit = kLanes == 16 ? 31 : 15;
+
+static constexpr NarrowKernel kNarrowFloat32 = {kGoodRows, decode::scratch_bytes, decode::run_piece<float>, decode::combine};
+static constexpr NarrowKernel kNarrowBFloat16 = {kGoodRows16Bit, decode::scratch_bytes, decode::run_piece<bfloat16>, decode::combine};
+static constexpr NarrowKernel kNarrowFloat16 = {kGoodRows16Bit, decode::scratch_bytes, decode::run_piece<float16>, decode::combine};
 
 // q and out are converted row by row, so that a kernel depends on the type of k and v only.
 extern const NarrowKernels narrow_kernels = {{{&kNarrowFloat32, &kNarrowBFloat16, &kNarrowFloat16},

@@ -15,6 +15,16 @@ struct Rows {
 };
 HEED_INLINE Rows skip(Rows rows, int n) { return {rows.now + n, rows.ahead + n}; }
 
+/// The keys, out of some, that one group of rows asks memory for. If the first group asked for all of them, memory would be busy with that group
+/// and idle with the others: 8 rows of bfloat16 took as long as arithmetic and memory after each other.
+struct Share {
+  int first, end;
+};
+HEED_INLINE Share share_of(int row, int rows, int keys) {
+  const int group = row / kTileRows, groups = (rows + kTileRows - 1) / kTileRows;
+  return {keys * group / groups, keys * (group + 1) / groups};
+}
+
 /// Dot products of kRows rows of q with kSums / kSlots keys, kSlots = kRows rounded up to a power of two: out[row * kPieceKeys + key].
 template <class T, int kRows>
 HEED_INLINE void score_tile(Rows k, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
@@ -50,23 +60,32 @@ HEED_INLINE void score_tile(Rows k, const float* q, std::int64_t q_stride, std::
 }
 
 template <class T, int kRows>
-static void score_chunk(Rows k, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
+static void score_chunk(Rows k, Share ahead, const float* q, std::int64_t q_stride, std::int64_t dim, float* out) {
   constexpr int kKeys = kSums / (kRows == 3 ? 4 : kRows);
-  for (int key = 0; key < kChunkKeys; key += kKeys) score_tile<T, kRows>(skip(k, key), q, q_stride, dim, out + key);
+  for (int key = 0; key < kChunkKeys; key += kKeys) {
+    Rows tile = skip(k, key);
+    if (key < ahead.first || key >= ahead.end) tile.ahead = tile.now;
+    score_tile<T, kRows>(tile, q, q_stride, dim, out + key);
+  }
+}
+
+/// kRows rows from row r on.
+template <class T, int kRows>
+HEED_INLINE void score_group(Rows k, const ForwardProblem& problem, const Piece& p, int r, float* out) {
+  const Share ahead = share_of(r, p.rows, kChunkKeys);
+  score_chunk<T, kRows>(k, ahead, p.q + r * p.q_stride, p.q_stride, problem.head_dim, out + r * kPieceKeys);
 }
 
 /// All rows against one chunk of keys, whose K rows come from memory once and then from the first-level cache.
 template <class T>
 static void score_rows(Rows k, const ForwardProblem& problem, const Piece& p, float* out) {
   int r = 0;
-  const std::int64_t dim = problem.head_dim;
-  const std::int64_t stride = p.q_stride;
   if constexpr (kTileRows == 4) {
-    for (; r + 4 <= p.rows; r += 4) score_chunk<T, 4>(k, p.q + r * stride, stride, dim, out + r * kPieceKeys);
-    if (r + 3 == p.rows) return score_chunk<T, 3>(k, p.q + r * stride, stride, dim, out + r * kPieceKeys);
+    for (; r + 4 <= p.rows; r += 4) score_group<T, 4>(k, problem, p, r, out);
+    if (r + 3 == p.rows) return score_group<T, 3>(k, problem, p, r, out);
   }
-  for (; r + 2 <= p.rows; r += 2) score_chunk<T, 2>(k, p.q + r * stride, stride, dim, out + r * kPieceKeys);
-  if (r < p.rows) score_chunk<T, 1>(k, p.q + r * stride, stride, dim, out + r * kPieceKeys);
+  for (; r + 2 <= p.rows; r += 2) score_group<T, 2>(k, problem, p, r, out);
+  if (r < p.rows) score_group<T, 1>(k, problem, p, r, out);
 }
 
 /// Bias of keys first .. first + n for one row, 0 in the lanes behind them.

@@ -23,6 +23,7 @@ struct Block {
   Rows v;
   const float* weights;  // [rows][kPieceKeys]
   int keys;
+  Share ahead;
 };
 
 /// out[row][column ..] += weights V for kRows rows and kVectors vectors of columns; n < kLanes: columns of a single, partial vector.
@@ -35,7 +36,8 @@ HEED_INLINE void add_columns(const Block& block, std::int64_t column, std::int64
   }
   for (int key = 0; key < block.keys; ++key) {
     const T* v = static_cast<const T*>(block.v.now[key]) + column;
-    const T* ahead = static_cast<const T*>(block.v.ahead[key]) + column;
+    const bool asks = key >= block.ahead.first && key < block.ahead.end;
+    const T* ahead = static_cast<const T*>((asks ? block.v.ahead : block.v.now)[key]) + column;
     Vec y[kVectors];
     if constexpr (kVectors == 1) {
       y[0] = load_some(v, n);
@@ -67,17 +69,19 @@ static void add_rows(const Block& block, std::int64_t dim, float* out) {
   for (; column < dim; column += kLanes) add_columns<T, kRows, 1>(block, column, dim - column, out, dim);
 }
 
-HEED_INLINE Block from_row(const Block& block, int r) { return {block.v, block.weights + r * kPieceKeys, block.keys}; }
+HEED_INLINE Block from_row(const Block& block, int r, int rows) {
+  return {block.v, block.weights + r * kPieceKeys, block.keys, share_of(r, rows, block.keys)};
+}
 
 template <class T>
 static void add_block(const Block& block, int rows, std::int64_t dim, float* out) {
   int r = 0;
   if constexpr (kTileRows == 4) {
-    for (; r + 4 <= rows; r += 4) add_rows<T, 4>(from_row(block, r), dim, out + r * dim);
-    if (r + 3 == rows) return add_rows<T, 3>(from_row(block, r), dim, out + r * dim);
+    for (; r + 4 <= rows; r += 4) add_rows<T, 4>(from_row(block, r, rows), dim, out + r * dim);
+    if (r + 3 == rows) return add_rows<T, 3>(from_row(block, r, rows), dim, out + r * dim);
   }
-  for (; r + 2 <= rows; r += 2) add_rows<T, 2>(from_row(block, r), dim, out + r * dim);
-  if (r < rows) add_rows<T, 1>(from_row(block, r), dim, out + r * dim);
+  for (; r + 2 <= rows; r += 2) add_rows<T, 2>(from_row(block, r, rows), dim, out + r * dim);
+  if (r < rows) add_rows<T, 1>(from_row(block, r, rows), dim, out + r * dim);
 }
 
 template <class T>
@@ -139,7 +143,7 @@ static void add_values(const ForwardProblem& problem, const Piece& p, float* out
         gather_rows<T>(v.now, keys, dim, problem.kv.v_dim_stride, p, rows);
         v = {rows, rows};
       }
-      add_block_checked<T>({v, p.scores + key, keys}, p, t, first, dim, out);
+      add_block_checked<T>({v, p.scores + key, keys, {}}, p, t, first, dim, out);
     }
   }
   if constexpr (kEvenOdd<T>) interleave_rows(out, dim, p.rows, dim);

@@ -149,23 +149,31 @@ static void move_rows(Loader& l, int rows) noexcept {
   }
 }
 
-/// Whether all values of the tile are finite, in whichever form they lie. x * 0 is NaN exactly for the others.
+/// sum + 0 * word: x * 0 is NaN exactly for an x that is not finite.
+HEED_INLINE Vec add_test(FloatProduct, Vec word, Vec sum) { return fma(word, zero(), sum); }
+HEED_INLINE Vec add_test(Bf16Product, Vec word, Vec sum) {
+  return fma(high_of_pairs(as_int(word)), zero(), fma(low_of_pairs(as_int(word)), zero(), sum));
+}
+
+/// Whether all values of the tile are finite, in whichever form they lie. Four rows at a time: in a single sum every addition would wait for the
+/// one before, which took 1 % of a causal pass at D 64.
 template <class Product>
 static bool all_finite(const KeyTile& tile, std::int64_t dims) noexcept {
+  constexpr int kRows = 4;
   const int words = (tile.count + Product::kElements - 1) / Product::kElements;
-  Vec sum = zero();
-  for (int w = 0; w < words; ++w) {
-    const auto* row = reinterpret_cast<const float*>(tile.values[w]);
+  Vec sums[kRows] = {zero(), zero(), zero(), zero()};
+  for (int w = 0; w < words; w += kRows) {
+    const float* rows[kRows];
+    for (int i = 0; i < kRows; ++i) rows[i] = reinterpret_cast<const float*>(tile.values[w + i < words ? w + i : words - 1]);
     for (std::int64_t d = 0; d < dims; d += kLanes) {
       const int n = static_cast<int>(dims - d < kLanes ? dims - d : kLanes);
-      const Vec word = n == kLanes ? loadu(row + d) : load_partial(row + d, n);
-      if constexpr (Product::kElements == 2) {
-        sum = fma(low_of_pairs(as_int(word)), zero(), sum);
-        sum = fma(high_of_pairs(as_int(word)), zero(), sum);
-      } else {
-        sum = fma(word, zero(), sum);
+      HEED_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        const Vec word = n == kLanes ? loadu(rows[i] + d) : load_partial(rows[i] + d, n);
+        sums[i] = add_test(Product{}, word, sums[i]);
       }
     }
   }
+  const Vec sum = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
   return all(cmp_eq(sum, sum));
 }
