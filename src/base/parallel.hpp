@@ -20,7 +20,7 @@ using TaskFunction = void (*)(void* context, std::int64_t task, int thread) noex
 HEED_API void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* context);
 
 /// For a task that waits for one that was handed out before it.
-HEED_API void let_others_run() noexcept;
+void let_others_run() noexcept;
 
 /// While it lives, OpenMP regions that another library (oneDNN) opens from this thread stay on this thread: a task of run_tasks must not
 /// start a second team, least of all when run_tasks itself had one thread and no region.

@@ -16,12 +16,13 @@ struct Rows {
 HEED_INLINE Rows skip(Rows rows, int n) { return {rows.now + n, rows.ahead + n}; }
 
 /// The keys, out of some, that one group of rows asks memory for. If the first group asked for all of them, memory would be busy with that group
-/// and idle with the others: 8 rows of bfloat16 took as long as arithmetic and memory after each other.
+/// and idle with the others. Left-over rows ask for nothing: a tile of theirs has more keys than a share.
 struct Share {
   int first, end;
 };
 HEED_INLINE Share share_of(int row, int rows, int keys) {
-  const int group = row / kTileRows, groups = (rows + kTileRows - 1) / kTileRows;
+  const int group = row / kTileRows, groups = rows < kTileRows ? 1 : rows / kTileRows;
+  if (group >= groups) return {0, 0};
   return {keys * group / groups, keys * (group + 1) / groups};
 }
 
