@@ -17,7 +17,7 @@ namespace front {
 const kernels::BackwardKernel* choose_backward(base::Isa isa, DType q, DType dout) noexcept {
   // Sums of products with a float64 dout would not fit float32.
   if (q == DType::kFloat64 || dout == DType::kFloat64) return nullptr;
-  return kernels::backward_kernel_of(isa);
+  return kernels::backward_kernels_of(isa);
 }
 
 namespace {

@@ -483,5 +483,5 @@ static void backward_close(const BackwardProblem& p, KeyRange range, std::byte* 
   write_key_gradient(p.dv, range, t.keys_held, p.forward.value_dim, t.dvalues, t.sizes.value_row, 1.0F);
 }
 
-extern const BackwardKernel backward_kernel = {kBlockRows,    kGroupBlocks,   backward_scratch_bytes, backward_prepare,
-                                               backward_open, backward_visit, backward_add_queries,   backward_close};
+extern const BackwardKernel backward_kernels = {kBlockRows,    kGroupBlocks,   backward_scratch_bytes, backward_prepare,
+                                                backward_open, backward_visit, backward_add_queries,   backward_close};
