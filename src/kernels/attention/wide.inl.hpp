@@ -136,36 +136,38 @@ static void prepare_loader(WideCall& call, float* memory) noexcept {
   if (k.dim_stride == 1) k.row_bytes = p.head_dim * width;
   if (v.dim_stride == 1) v.row_bytes = p.value_dim * width;
   choose_transfers(Product{}, p, k, v);
-  const int steps = call.count * (kTileKeys / kTileBroadcasts);
-  l.per_step = (2 * kTileKeys + steps - 1) / steps;
   l.current = 1;
+  l.per_step = 4;  // of the first tile, which nothing else covers
 }
 
-/// Takes the tile's key blocks off the row block's list. Their bits together go to call.visible; null when the rows see every key.
-static const std::uint64_t* take_bits(WideCall& call, RowBlock& b, const KeyTile& tile) noexcept {
+/// Takes the tile's key blocks off the row block's list: the keys that they hold, and bits where rows see some of these only. call.visible gets
+/// the bits of all keys of the tile either way.
+static Visible listed_keys(WideCall& call, RowBlock& b, const KeyTile& tile) noexcept {
   const TilePlan& plan = *call.problem->plan;
-  bool hides = false;
+  Visible keys = {tile.count, 0, nullptr};
   for (int part = 0; part * kBlockKeys < tile.count; ++part) {
+    const int first = part * kBlockKeys;
     const bool listed = b.next_block == tile.index * kTileBlocks + part;
     const TileRun& run = plan.runs[b.run];
     const std::uint64_t* bits = listed && run.bits >= 0 ? plan.bits + run.bits * kBlockKeys : nullptr;
-    for (int k = 0; k < kBlockKeys; ++k) {
-      call.visible[part * kBlockKeys + k] = bits != nullptr ? bits[k] : listed ? ~std::uint64_t{0} : 0U;
-    }
-    hides = hides || !listed || bits != nullptr;
-    if (!listed || ++b.next_block < run.first_block + run.block_count) continue;
+    for (int k = 0; k < kBlockKeys; ++k) call.visible[first + k] = bits != nullptr ? bits[k] : listed ? ~std::uint64_t{0} : 0U;
+    if (!listed) continue;
+    if (bits != nullptr) keys.bits = call.visible;
+    if (keys.begin > first) keys.begin = first;
+    keys.end = first + kBlockKeys < tile.count ? first + kBlockKeys : tile.count;
+    if (++b.next_block < run.first_block + run.block_count) continue;
     b.next_block = ++b.run < b.run_end ? plan.runs[b.run].first_block : -1;
   }
-  return hides ? call.visible : nullptr;
+  return keys;
 }
 
-/// Bias into call.bias and its -inf into call.visible; returns the bits that hold for the tile, null when nothing is hidden.
-static const std::uint64_t* tile_bits(WideCall& call, RowBlock& b, const KeyTile& tile) noexcept {
-  const std::uint64_t* plan_bits = take_bits(call, b, tile);
-  if (call.problem->scoring.bias == nullptr) return plan_bits;
+/// What the row block sees of the tile, the bias's -inf included.
+static Visible visible_keys(WideCall& call, RowBlock& b, const KeyTile& tile) noexcept {
+  const Visible listed = listed_keys(call, b, tile);
+  if (call.problem->scoring.bias == nullptr) return listed.bits == nullptr ? listed : visible_range(b, listed.bits, tile.count);
   load_bias(*call.problem, b, tile.index * kTileKeys, tile.count, call.bias);
-  const bool hidden = bias_bits(b, plan_bits, call.bias, tile.count, call.visible);
-  return hidden ? call.visible : nullptr;
+  const bool hidden = bias_bits(b, call.visible, call.bias, tile.count, call.visible);
+  return visible_range(b, hidden ? call.visible : nullptr, tile.count);
 }
 
 /// Softcap, bias and ALiBi: scores end in the log2 domain.
@@ -209,7 +211,7 @@ static void add_values(const WideCall& call, RowBlock& b, KeyTile& tile, const V
 /// One row block meets one key tile.
 template <class Product, int NV>
 static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile) noexcept {
-  const Visible v = visible_range(b, tile_bits(call, b, tile), tile.count);
+  const Visible v = visible_keys(call, b, tile);
   if (v.begin >= v.end) return;
   Vec max_of[NV];
   for (int j = 0; j < NV; ++j) max_of[j] = set1(-__builtin_inff());
@@ -288,6 +290,15 @@ static std::int64_t next_tile(const WideCall& call, std::int64_t from) noexcept 
   return next;
 }
 
+HEED_INLINE bool visits_tile(const RowBlock& b, std::int64_t tile) { return b.next_block >= 0 && b.next_block / kTileBlocks == tile; }
+
+/// Row blocks that will visit the tile.
+HEED_INLINE int visits_of(const WideCall& call, std::int64_t tile) {
+  int visits = 0;
+  for (int i = 0; i < call.count; ++i) visits += visits_tile(call.blocks[i], tile) ? 1 : 0;
+  return visits;
+}
+
 HEED_INLINE int keys_in_tile(const ForwardProblem& p, std::int64_t tile) {
   if (tile < 0) return 0;
   const std::int64_t left = p.plan->keys - tile * kTileKeys;
@@ -316,10 +327,9 @@ static void wide_run(const ForwardProblem& p, std::int64_t first, std::int32_t c
     loader.current = 1 - loader.current;
     const std::int64_t next = next_tile(call, index + 1);
     aim(loader, p.kv, cursor, next, keys_in_tile(p, next));
+    pace(loader, visits_of(call, index));
     for (int i = 0; i < count; ++i) {
-      RowBlock& b = call.blocks[i];
-      if (b.next_block < 0 || b.next_block / kTileBlocks != index) continue;
-      visit<Product>(call, b, loader.tiles[loader.current]);
+      if (visits_tile(call.blocks[i], index)) visit<Product>(call, call.blocks[i], loader.tiles[loader.current]);
     }
     index = next;
   }

@@ -117,6 +117,12 @@ static void aim(Loader& l, const KvRows& kv, SegmentCursor& cursor, std::int64_t
   for (int i = 0; i < kTileBroadcasts && count > 0; ++i) tile.keys[count + i] = tile.keys[count - 1];
 }
 
+/// Spreads the next tile's rows over the register tiles of `visits` row blocks.
+HEED_INLINE void pace(Loader& l, int visits) {
+  const int steps = visits * (kTileKeys / kTileBroadcasts);
+  l.per_step = (2 * l.tiles[1 - l.current].count + steps - 1) / steps;
+}
+
 HEED_INLINE void prefetch_row(const Operand& o, const std::byte* row) {
   for (std::int64_t offset = 0; offset < o.row_bytes; offset += 64) prefetch_to_l2(row + offset);
 }
