@@ -111,8 +111,13 @@ void run_wide(const kernels::WideKernel& kernel, const KernelCall& call) {
   list_tasks(call, work, tasks);
   base::parallel_for(work.tasks, threads, [&](std::int64_t index, int thread) noexcept {
     const Task& task = tasks[index];
-    kernels::KvSegment segment;
-    const kernels::ForwardProblem problem = call.problem(task.pair, segment);
+    kernels::KvSegment segment, next_segment;
+    kernels::ForwardProblem problem = call.problem(task.pair, segment);
+    kernels::ForwardProblem next;
+    if (index + threads < work.tasks && tasks[index + threads].pair != task.pair) {
+      next = call.problem(tasks[index + threads].pair, next_segment);
+      problem.next = &next;
+    }
     kernel.run(problem, task.first_block, task.blocks, memory + thread * thread_bytes);
   });
 }

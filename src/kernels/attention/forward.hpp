@@ -78,6 +78,8 @@ struct ForwardProblem {
   Scoring scoring;
   OutputRows output;
   const TilePlan* plan = nullptr;
+  /// May be null: a problem of the same call that this thread is likely to get next. The wide path asks memory for its first keys in time.
+  const ForwardProblem* next = nullptr;
 };
 
 /// Partial result of some rows over some keys: weights are exp2-scaled against `max`, `out` is not divided by `sum` yet.

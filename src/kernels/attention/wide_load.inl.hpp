@@ -88,6 +88,7 @@ struct Loader {
   int current;
   int moved;     ///< rows of the next tile that are there: its keys, then its values
   int per_step;  ///< rows to move at a time
+  bool asks;     ///< the next tile belongs to another problem: its rows are asked for, no more
 };
 
 /// Rows in a [B, L, H, D] tensor lie apart: on pages of their own, which the first-level TLB cannot hold for a whole tile, and where they are a
@@ -129,7 +130,6 @@ HEED_INLINE void prefetch_row(const Operand& o, const std::byte* row) {
 
 /// Moves row i of `count`, and asks for the one `ahead` of it.
 static void move_row(const Operand& o, const std::byte* const* raw, int i, int count, int ahead, float* copies) noexcept {
-  if (o.transfer == Transfer::kInPlace) return prefetch_row(o, raw[i]);
   if (i + ahead < count) prefetch_row(o, raw[i + ahead]);
   switch (o.transfer) {
     case Transfer::kWords: return copy_words(raw[i], o.dim_stride, o.elements, copies + i * o.row_floats);
@@ -147,10 +147,14 @@ static void move_rows(Loader& l, int rows) noexcept {
   const int next = 1 - l.current;
   const int count = l.tiles[next].count;
   for (; rows > 0 && l.moved < 2 * count; --rows, ++l.moved) {
-    if (l.moved < count) {
-      move_row(l.keys, l.raw_keys, l.moved, count, 2 * l.per_step, l.keys.copies[next]);
+    const bool is_key = l.moved < count;
+    const Operand& o = is_key ? l.keys : l.values;
+    const std::byte* const* raw = is_key ? l.raw_keys : l.raw_values;
+    const int row = is_key ? l.moved : l.moved - count;
+    if (l.asks || o.transfer == Transfer::kInPlace) {
+      prefetch_row(o, raw[row]);
     } else {
-      move_row(l.values, l.raw_values, l.moved - count, count, 2 * l.per_step, l.values.copies[next]);
+      move_row(o, raw, row, count, 2 * l.per_step, o.copies[next]);
     }
   }
 }
