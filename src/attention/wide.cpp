@@ -113,10 +113,14 @@ void run_wide(const kernels::WideKernel& kernel, const KernelCall& call) {
     const Task& task = tasks[index];
     kernels::KvSegment segment, next_segment;
     kernels::ForwardProblem problem = call.problem(task.pair, segment);
-    kernels::ForwardProblem next;
-    if (index + threads < work.tasks && tasks[index + threads].pair != task.pair) {
-      next = call.problem(tasks[index + threads].pair, next_segment);
-      problem.next = &next;
+    kernels::FollowingTask next;
+    if (index + threads < work.tasks) {
+      const Task& follower = tasks[index + threads];
+      const kernels::TilePlan& plan = call.plan(follower.pair);
+      next.problem = call.problem(follower.pair, next_segment);
+      next.first_row = follower.first_block * plan.block_rows;
+      next.rows = std::min<std::int64_t>(follower.blocks * plan.block_rows, plan.rows - next.first_row);
+      problem.following = &next;
     }
     kernel.run(problem, task.first_block, task.blocks, memory + thread * thread_bytes);
   });

@@ -78,8 +78,14 @@ struct ForwardProblem {
   Scoring scoring;
   OutputRows output;
   const TilePlan* plan = nullptr;
-  /// May be null: a problem of the same call that this thread is likely to get next. The wide path asks memory for its first keys in time.
-  const ForwardProblem* next = nullptr;
+  /// May be null: the task of the same call that this thread is likely to get next. The wide path asks memory for its first keys and its
+  /// queries in time.
+  const struct FollowingTask* following = nullptr;
+};
+
+struct FollowingTask {
+  ForwardProblem problem;
+  std::int64_t first_row = 0, rows = 0;  ///< packed rows
 };
 
 /// Partial result of some rows over some keys: weights are exp2-scaled against `max`, `out` is not divided by `sum` yet.

@@ -137,7 +137,7 @@ static void prepare_loader(WideCall& call, float* memory) noexcept {
   if (v.dim_stride == 1) v.row_bytes = p.value_dim * width;
   choose_transfers(Product{}, p, k, v);
   l.current = 1;
-  l.asks = false;
+  l.following = nullptr;
   l.per_step = 4;  // of the first tile, which nothing else covers
 }
 
@@ -306,14 +306,15 @@ HEED_INLINE int keys_in_tile(const ForwardProblem& p, std::int64_t tile) {
   return static_cast<int>(left < 0 ? 0 : left < kTileKeys ? left : kTileKeys);
 }
 
-/// The first keys of the problem that comes after this one. A problem of 128 keys and rows otherwise waits for memory for a third of its time.
-static void aim_at_next(Loader& l, const ForwardProblem& next) noexcept {
-  const TilePlan& plan = *next.plan;
+/// The first keys of the task that comes after this one, and its queries: a task of 128 keys and rows otherwise waits for memory for a third of
+/// its time.
+static void aim_at_next(Loader& l, const FollowingTask& next) noexcept {
+  const TilePlan& plan = *next.problem.plan;
   if (plan.run_begin[0] == plan.run_begin[1]) return;
   SegmentCursor cursor = {0, 0};
   const std::int64_t tile = plan.runs[plan.run_begin[0]].first_block / kTileBlocks;
-  aim(l, next.kv, cursor, tile, keys_in_tile(next, tile));
-  l.asks = true;
+  aim(l, next.problem.kv, cursor, tile, keys_in_tile(next.problem, tile));
+  l.following = &next;
 }
 
 template <class Product>
@@ -338,7 +339,7 @@ static void wide_run(const ForwardProblem& p, std::int64_t first, std::int32_t c
     loader.current = 1 - loader.current;
     const std::int64_t next = next_tile(call, index + 1);
     aim(loader, p.kv, cursor, next, keys_in_tile(p, next));
-    if (next < 0 && p.next != nullptr) aim_at_next(loader, *p.next);
+    if (next < 0 && p.following != nullptr) aim_at_next(loader, *p.following);
     pace(loader, visits_of(call, index));
     for (int i = 0; i < count; ++i) {
       if (visits_tile(call.blocks[i], index)) visit<Product>(call, call.blocks[i], loader.tiles[loader.current]);

@@ -86,9 +86,9 @@ struct Loader {
   const std::byte* raw_keys[kTileKeys];
   const std::byte* raw_values[kTileKeys];
   int current;
-  int moved;     ///< rows of the next tile that are there: its keys, then its values
-  int per_step;  ///< rows to move at a time
-  bool asks;     ///< the next tile belongs to another problem: its rows are asked for, no more
+  int moved;                       ///< rows of the next tile that are there: its keys, then its values
+  int per_step;                    ///< rows to move at a time
+  const FollowingTask* following;  ///< set when the next tile is its first one: that tile's rows and its queries are asked for, no more
 };
 
 /// Rows in a [B, L, H, D] tensor lie apart: on pages of their own, which the first-level TLB cannot hold for a whole tile, and where they are a
@@ -121,7 +121,8 @@ static void aim(Loader& l, const KvRows& kv, SegmentCursor& cursor, std::int64_t
 /// Spreads the next tile's rows over the register tiles of `visits` row blocks.
 HEED_INLINE void pace(Loader& l, int visits) {
   const int steps = visits * (kTileKeys / kTileBroadcasts);
-  l.per_step = (2 * l.tiles[1 - l.current].count + steps - 1) / steps;
+  const std::int64_t queries = l.following != nullptr ? l.following->rows : 0;
+  l.per_step = static_cast<int>((2 * l.tiles[1 - l.current].count + queries + steps - 1) / steps);
 }
 
 HEED_INLINE void prefetch_row(const Operand& o, const std::byte* row) {
@@ -142,20 +143,23 @@ static void move_row(const Operand& o, const std::byte* const* raw, int i, int c
   }
 }
 
-/// Some rows of the next tile.
+/// Row `i` of what comes next: keys, then values.
+HEED_INLINE void move_next(Loader& l, int i, int count) {
+  const bool is_key = i < count;
+  const Operand& o = is_key ? l.keys : l.values;
+  const std::byte* const* raw = is_key ? l.raw_keys : l.raw_values;
+  const int row = is_key ? i : i - count;
+  if (l.following != nullptr || o.transfer == Transfer::kInPlace) return prefetch_row(o, raw[row]);
+  move_row(o, raw, row, count, 2 * l.per_step, o.copies[1 - l.current]);
+}
+
+/// Some rows of the next tile, or of the next task's first tile and its queries.
 static void move_rows(Loader& l, int rows) noexcept {
-  const int next = 1 - l.current;
-  const int count = l.tiles[next].count;
-  for (; rows > 0 && l.moved < 2 * count; --rows, ++l.moved) {
-    const bool is_key = l.moved < count;
-    const Operand& o = is_key ? l.keys : l.values;
-    const std::byte* const* raw = is_key ? l.raw_keys : l.raw_values;
-    const int row = is_key ? l.moved : l.moved - count;
-    if (l.asks || o.transfer == Transfer::kInPlace) {
-      prefetch_row(o, raw[row]);
-    } else {
-      move_row(o, raw, row, count, 2 * l.per_step, o.copies[next]);
-    }
+  const int count = l.tiles[1 - l.current].count;
+  for (; rows > 0 && l.moved < 2 * count; --rows) move_next(l, l.moved++, count);
+  if (l.following == nullptr) return;
+  for (; rows > 0 && l.moved < 2 * count + l.following->rows; --rows) {
+    prefetch_query(l.following->problem, l.following->first_row + l.moved++ - 2 * count);
   }
 }
 

@@ -78,6 +78,12 @@ HEED_INLINE const std::byte* query_row(const QueryRows& q, std::int64_t row) {
   return static_cast<const std::byte*>(q.data) + offset * bytes_of(q.dtype);
 }
 
+HEED_INLINE void prefetch_query(const ForwardProblem& p, std::int64_t row) {
+  const std::byte* data = query_row(p.q, row);
+  for (std::int64_t offset = 0; p.q.dim_stride == 1 && offset < p.head_dim * bytes_of(p.q.dtype); offset += 64)
+    prefetch_to_l2(data + offset);
+}
+
 /// Words [w, w + kLanes) of one query row.
 template <class Product>
 HEED_INLINE Vec query_words(const QueryRows& q, const std::byte* row, std::int64_t head_dim, std::int64_t w, Vec factor) {
