@@ -16,14 +16,22 @@ struct Free {
 };
 using Block = std::unique_ptr<std::byte[], Free>;
 
+/// Null where memory does not suffice.
+Block allocate(std::int64_t bytes) noexcept { return Block(new (kLine, std::nothrow) std::byte[static_cast<std::size_t>(bytes)]); }
+
 /// A stack of blocks. Leases are last in, first out; when the last one ends, one block with room for everything that was ever needed at
 /// once, and for half as much again, takes the place of the many: calls over a growing cache then allocate a logarithmic number of times.
 class Arena {
  public:
   std::byte* push(std::int64_t bytes) {
     if (blocks_.empty() || used_ + bytes > size_) {
-      const std::int64_t size = bytes > size_ ? bytes : size_ > kLeast ? size_ : kLeast;
-      Block block(new (kLine) std::byte[static_cast<std::size_t>(size)]);
+      std::int64_t size = bytes > size_ ? bytes : size_ > kLeast ? size_ : kLeast;
+      Block block = allocate(size);
+      if (!block && size > bytes) {  // the generous size may be that of a call that memory had room for once, and never again
+        block = allocate(size = bytes);
+        peak_ = live_;
+      }
+      if (!block) throw std::bad_alloc();
       blocks_.push_back({std::move(block), used_, size_});
       size_ = size;
       used_ = 0;

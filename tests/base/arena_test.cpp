@@ -81,6 +81,29 @@ TEST(Scratch, ImpossibleSizesThrowAndChangeNothing) {
   EXPECT_EQ(after.data() - before.data(), 64);
 }
 
+/// Larger allocations fail while it lives.
+struct MemoryLimit {
+  explicit MemoryLimit(std::int64_t bytes) { largest_allocation = bytes; }
+  ~MemoryLimit() { largest_allocation = std::numeric_limits<std::int64_t>::max(); }
+};
+
+// After leases of 8 MB at once the next block would have 12: where there are only 6, a lease of 5 gets its 5, and keeps them.
+TEST(Scratch, TakesWhatItNeedsWhereTheGenerousSizeFails) {
+  constexpr std::int64_t kMega = 1'000'000;
+  std::thread([] {
+    {
+      const Scratch one(4 * kMega);
+      const Scratch other(4 * kMega);
+    }
+    const MemoryLimit limit(6 * kMega);
+    EXPECT_THROW(const Scratch lease(7 * kMega), std::bad_alloc);
+    EXPECT_NO_THROW(const Scratch lease(5 * kMega));
+    const std::int64_t before = allocations.load();
+    EXPECT_NO_THROW(const Scratch lease(5 * kMega));
+    EXPECT_EQ(allocations.load(), before);
+  }).join();
+}
+
 TEST(Scratch, RoundsUpToLines) {
   EXPECT_EQ(base::round_up_to_line(0), 0);
   EXPECT_EQ(base::round_up_to_line(1), 64);
