@@ -130,11 +130,14 @@ TEST(BackwardPoison, StaysWithinWhatSeesIt) {
 TEST(BackwardPoison, RowsWithoutKeys) {
   on_every_isa([] {
     const Call c = make_call(DType::kFloat32, 1, 90, 40, 2, 2, 8, 8);
-    const AttentionOptions options = {.mask = Mask::causal()};  // queries 0 to 49 sit before every key
-    const AttentionGrads clean = gradients(c, options);
-    EXPECT_EQ(max_abs(tokens(clean.dq, 0, 50)), 0.0);
+    const Tensor sinks = random_normal({2}, DType::kFloat32, 5);  // such rows see their sink alone, and their lse is finite
     const Call bad = {poison(c.q, 0, 50, std::nan("")), c.k.clone(), c.v.clone(), poison(c.dout, 0, 50, kInfinity)};
-    EXPECT_TRUE(same_gradients(gradients(bad, options), clean));
+    for (const TensorView& sink_logits : {TensorView(), sinks.view()}) {
+      const AttentionOptions options = {.mask = Mask::causal(), .sink_logits = sink_logits};  // queries 0 to 49 sit before every key
+      const AttentionGrads clean = gradients(c, options);
+      EXPECT_EQ(max_abs(tokens(clean.dq, 0, 50)), 0.0);
+      EXPECT_TRUE(same_gradients(gradients(bad, options), clean)) << (sink_logits ? "with sinks" : "without");
+    }
   });
 }
 

@@ -116,14 +116,18 @@ HEED_INLINE std::int64_t rows_of_block(const TilePlan& plan, std::int64_t block)
   return left < kBlockRows ? left : kBlockRows;
 }
 
+/// sum + x * y; y 0 counts as nothing, whatever x holds: the output of a row that sees its sink alone.
+HEED_INLINE Vec add_product(Vec x, Vec y, Vec sum) { return fma(select(cmp_eq(y, zero()), zero(), x), y, sum); }
+
 template <class T>
 HEED_INLINE float contiguous_delta(const std::byte* dout, const std::byte* out, std::int64_t dims) {
   const auto* x = reinterpret_cast<const T*>(dout);
   const auto* y = reinterpret_cast<const T*>(out);
   Vec sum = zero();
   std::int64_t d = 0;
-  for (; d + kLanes <= dims; d += kLanes) sum = fma(loadu(x + d), loadu(y + d), sum);
-  if (d < dims) sum = fma(load_partial(x + d, static_cast<int>(dims - d)), load_partial(y + d, static_cast<int>(dims - d)), sum);
+  for (; d + kLanes <= dims; d += kLanes) sum = add_product(loadu(x + d), loadu(y + d), sum);
+  const int left = static_cast<int>(dims - d);
+  if (left > 0) sum = add_product(load_partial(x + d, left), load_partial(y + d, left), sum);
   return reduce_add(sum);
 }
 
@@ -142,8 +146,8 @@ static float row_delta(const BackwardProblem& p, std::int64_t row) noexcept {
   Vec sum = zero();
   for (std::int64_t d = 0; d < dims; d += kLanes) {
     const int n = static_cast<int>(dims - d < kLanes ? dims - d : kLanes);
-    sum = fma(load_any(dout + d * p.dout.dim_stride * bytes_of(p.dout.dtype), p.dout.dtype, p.dout.dim_stride, n),
-              load_any(out + d * p.out.dim_stride * bytes_of(p.out.dtype), p.out.dtype, p.out.dim_stride, n), sum);
+    sum = add_product(load_any(dout + d * p.dout.dim_stride * bytes_of(p.dout.dtype), p.dout.dtype, p.dout.dim_stride, n),
+                      load_any(out + d * p.out.dim_stride * bytes_of(p.out.dtype), p.out.dtype, p.out.dim_stride, n), sum);
   }
   return reduce_add(sum);
 }
