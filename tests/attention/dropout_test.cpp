@@ -192,6 +192,24 @@ TEST_P(DropoutKernels, DroppedValuesNeverLeak) {
   });
 }
 
+// Nor in the float64 gradients: a row that drops the key with NaN has finite ones.
+TEST(Dropout, DroppedValuesNeverLeakIntoGradients) {
+  constexpr std::int64_t kTokens = 40, kBad = 5;
+  const Tensor q = random_normal({1, kTokens, 2, 4}, DType::kFloat64, 1), k = random_normal({1, 12, 1, 4}, DType::kFloat64, 2),
+               dout = random_normal({1, kTokens, 2, 3}, DType::kFloat64, 4);
+  Tensor v = random_normal({1, 12, 1, 3}, DType::kFloat64, 3);
+  for (std::int64_t d = 0; d < 3; ++d) v.data_as<double>()[kBad * 3 + d] = std::numeric_limits<double>::quiet_NaN();
+  const Dropout dropout = {0.8, 31};
+  const AttentionGrads got = reference::attention_backward(dout, q, k, v, {.dropout = dropout});
+  std::int64_t dropped = 0;
+  for_each_index(got.dq.shape(), [&](const Extents& n) {
+    const bool keeps_bad = keeps(dropout, {n[0], n[1], n[2], kBad});
+    EXPECT_EQ(std::isfinite(at(got.dq, n)), !keeps_bad) << to_string(n);
+    dropped += keeps_bad ? 0 : 1;
+  });
+  EXPECT_GT(dropped, 0);
+}
+
 // lse and row max are those of the softmax, before dropout, to the bit.
 TEST_P(DropoutKernels, LeaveStatisticsAlone) {
   const DType dtype = GetParam().dtype;

@@ -84,11 +84,12 @@ double dropout_factor(const Problem& problem, const Row& row, std::int64_t j) no
   return draw >= problem.dropout_threshold ? problem.dropout_scale : 0.0;
 }
 
-/// dw_j = m_j dot(dout, v_j)
+/// dw_j = m_j dot(dout, v_j), and 0 for a dropped key whatever its values are
 double weight_gradient(const Problem& problem, const Row& row, const Array4<const double>& dout, std::int64_t j) noexcept {
   const double* g = &dout(row.b, row.i, row.h, 0);
   const double* v = &problem.v(row.b, j, row.h / problem.group, 0);
-  return dropout_factor(problem, row, j) * dot(g, dout.strides[3], v, problem.v.strides[3], problem.value_dim);
+  const double factor = dropout_factor(problem, row, j);
+  return factor == 0.0 ? 0.0 : factor * dot(g, dout.strides[3], v, problem.v.strides[3], problem.value_dim);
 }
 
 /// Gradient of the scaled score given the gradient of the capped one: d tanh(x) = 1 - tanh(x)^2.
