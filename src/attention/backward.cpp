@@ -47,10 +47,6 @@ void run_reference(const Arguments& a, const Sizes& s, const BackwardInputs& inp
   if (gradients.dsink_logits) round_into(gradients.dsink_logits, exact.dsink_logits);
 }
 
-void fill_zero(const MutableTensorView& view) {
-  if (view) round_into(view, Tensor::zeros(view.dtype(), view.shape()));
-}
-
 /// For checked arguments.
 void run(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
   const kernels::BackwardKernel* kernel = choose_backward(base::active_isa(), a.q.dtype(), inputs.dout.dtype());

@@ -31,6 +31,10 @@ void round_into(const MutableTensorView& target, const TensorView& source) {
   scatter(target, static_cast<const std::byte*>(rounded.data()));
 }
 
+void fill_zero(const MutableTensorView& target) {
+  if (target) round_into(target, Tensor::zeros(target.dtype(), target.shape()));
+}
+
 Tensor rounded_like(const TensorView& source, const TensorView& like) {
   Tensor result = Tensor::with_order_of(like.dtype(), source.shape(), like.strides());
   round_into(result, source);

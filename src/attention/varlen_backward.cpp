@@ -29,6 +29,14 @@ void clear_unowned(const Arguments& packed, const Sizes& sizes, const AttentionG
   }
 }
 
+/// Without sequences everything is unowned.
+void clear_all(const Sizes& sizes, const AttentionGradOutputs& gradients) {
+  clear_rows(gradients.dq, 0, sizes.q_tokens);
+  clear_rows(gradients.dk, 0, sizes.kv_tokens);
+  clear_rows(gradients.dv, 0, sizes.kv_tokens);
+  fill_zero(gradients.dsink_logits);
+}
+
 void run_reference(const Arguments& a, const Sizes& sizes, const TensorView& dout, const AttentionGradOutputs& gradients,
                    const Sequences& sequences) {
   const AttentionGrads exact = reference_backward(dout, a, sizes, sequences);
@@ -51,8 +59,9 @@ void run_packed_backward(const Arguments& packed, const Sizes& sizes, const Back
                                           .dsink_logits = packed_gradients.dsink_logits};
   Sequences sequences(sizes.batch);
   add_sequences(packed, sizes, sequences);
+  if (sequences.count() == 0) return clear_all(sizes, gradients);
   const kernels::BackwardKernel* kernel = choose_backward(base::active_isa(), q.dtype(), dout.dtype());
-  if (kernel == nullptr || sequences.count() == 0) return run_reference(arguments, sizes, dout, gradients, sequences);
+  if (kernel == nullptr) return run_reference(arguments, sizes, dout, gradients, sequences);
   const base::DefaultFloatingPoint environment;
   run_backward(*kernel, arguments, sizes, {dout, out, lse}, gradients, sequences);
   clear_unowned(packed, sizes, gradients);

@@ -260,6 +260,21 @@ TEST(BackwardInto, EmptySizes) {
   });
 }
 
+// Packed tensors without a sequence: zeros in their place. A float64 copy of q, k and v would take 24 times kElements bytes.
+TEST(BackwardMemory, NoSequenceNoCopies) {
+  constexpr std::int64_t kElements = std::int64_t{1024} * 64;
+  const Tensor x = random_normal({1024, 1, 64}, DType::kFloat32, 1), start = Tensor::zeros(DType::kInt64, {1});
+  const Tensor sinks = random_normal({1}, DType::kFloat32, 2);
+  const AttentionOptions options = {.sink_logits = sinks};
+  const AttentionState state = attention_varlen_state(x, x, x, start, start, options);
+  Tensor dq = x.clone(), dk = x.clone(), dv = x.clone(), dsinks = sinks.clone();
+  const std::size_t before = aligned_bytes();
+  attention_varlen_backward_into({.dq = dq, .dk = dk, .dv = dv, .dsink_logits = dsinks}, x, x, x, x, state.out, state.lse, start, start,
+                                 options);
+  EXPECT_LT(aligned_bytes() - before, std::size_t{kElements});
+  for (const Tensor* gradient : {&dq, &dk, &dv, &dsinks}) EXPECT_EQ(max_abs(*gradient), 0.0);
+}
+
 // Beside inputs and outputs at most 4 * L * D floats; the mask's plan is not counted, it grows with L alone.
 TEST(BackwardMemory, GrowsWithLengthTimesHeadDim) {
   constexpr std::int64_t kTokens = 65536, kDim = 64;
