@@ -12,6 +12,7 @@
 #include "base/message.hpp"
 
 #if defined(HEED_STD_THREADS)
+#include <exception>
 #include <vector>
 #else
 #include <omp.h>
@@ -93,9 +94,15 @@ void run_tasks(std::int64_t tasks, int threads, TaskFunction function, void* con
     return;
   }
 #if defined(HEED_STD_THREADS)
+  // An exception past threads that can still be joined would end the program: room for all is made first, and where the system has no
+  // thread to give, those that run share the tasks.
   std::vector<std::thread> pool;
-  for (int thread = 1; thread < threads; ++thread) {
-    pool.emplace_back([&, thread] { work(next, tasks, thread, function, context); });
+  pool.reserve(static_cast<std::size_t>(threads - 1));
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      pool.emplace_back([&, thread] { work(next, tasks, thread, function, context); });
+    }
+  } catch (const std::exception&) {  // std::system_error, or std::bad_alloc for the thread's own state
   }
   work(next, tasks, 0, function, context);
   for (std::thread& thread : pool) thread.join();
