@@ -53,7 +53,7 @@ std::string path_text(const front::Choice& choice, const front::Sizes& s, DType 
              ", so few that keys are split into pieces of " + std::to_string(kernels::kPieceKeys);
     case front::Path::kWide:
       return "attention.wide on " + std::string(base::to_string(choice.isa)) + ": " + rows + " in blocks of " +
-             std::to_string(choice.wide->block_rows);
+             std::to_string(front::rows_per_block(*choice.wide, s.packed_rows()));
   }
   return {};
 }

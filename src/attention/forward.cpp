@@ -17,16 +17,19 @@ void run_reference(const Arguments& arguments, const Sizes& sizes, const Attenti
   if (outputs.row_max) round_into(outputs.row_max, result.row_max);
 }
 
-/// A sliver of a second row block would keep a third of the registers busy: two even blocks take its place (64 rows as 32 + 32, not 48 + 16,
-/// are 8 % faster at 64 keys).
-std::int32_t rows_per_block(const kernels::WideKernel& kernel, const Sequences& sequences, std::int64_t group) {
+std::int64_t longest_rows(const Sequences& sequences, std::int64_t group) {
   std::int64_t rows = 0;
   for (const mask::Geometry& geometry : sequences.geometry()) rows = std::max(rows, geometry.tokens * group);
-  const std::int32_t all = kernel.block_rows;
-  return rows > all && rows <= all / 3 * 4 ? all / 3 * 2 : all;
+  return rows;
 }
 
 }  // namespace
+
+// Two even blocks of two thirds: 64 rows as 32 + 32, not 48 + 16, are 8 % faster at 64 keys.
+std::int32_t rows_per_block(const kernels::WideKernel& kernel, std::int64_t longest_rows) {
+  const std::int32_t all = kernel.block_rows;
+  return longest_rows > all && longest_rows <= all / 3 * 4 ? all / 3 * 2 : all;
+}
 
 bool is_narrow(const kernels::NarrowKernel& kernel, std::int64_t tokens, std::int64_t group, std::int64_t keys) {
   constexpr std::int64_t kFewRows = 15, kManyKeys = 512;  // 16 rows over 16 keys are a third slower on the narrow path
@@ -56,7 +59,7 @@ void run_forward(const Arguments& arguments, const Sizes& sizes, const Attention
     (is_few ? narrow : wide).add(geometry, sequences.places()[n]);
   }
   if (wide.count() > 0) {
-    const std::int32_t block_rows = rows_per_block(*choice.wide, wide, sizes.group);
+    const std::int32_t block_rows = rows_per_block(*choice.wide, longest_rows(wide, sizes.group));
     run_wide(*choice.wide, KernelCall(arguments, sizes, outputs, wide, block_rows));
   }
   if (narrow.count() > 0) run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, narrow, kernels::kMostNarrowRows));

@@ -371,6 +371,12 @@ TEST(Explain, SaysWhichKernelAndWhyNotAFasterOne) {
     const base::ForceIsa forced(isa);
     EXPECT_NE(explain(q, k, kF32).find(base::to_string(isa)), std::string::npos);
   }
+  for (const base::Isa isa : isas_here()) {  // little more than one block is two even ones, in words too
+    const base::ForceIsa forced(isa);
+    const bool is_512 = isa == base::Isa::kAvx512 || isa == base::Isa::kAvx512Bf16;
+    const std::string blocks = is_512 ? "64 packed rows per KV head in blocks of 32" : "32 packed rows per KV head in blocks of 16";
+    EXPECT_NE(explain({1, is_512 ? 64 : 32, 2, 64}, k, kF32).find(blocks), std::string::npos) << base::to_string(isa);
+  }
   expect_error("explain: k", "8 (D of q)", [] { static_cast<void>(explain({1, 2, 4, 8}, {1, 2, 4, 9}, kF32)); });
 }
 
