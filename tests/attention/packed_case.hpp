@@ -19,17 +19,19 @@ inline Tensor integers(const std::vector<std::int64_t>& values, DType dtype = DT
   return convert(tensor, dtype);
 }
 
-/// Random sequences around every block edge and both sides of the border between the narrow and the wide path, with every option.
+/// Random sequences around every block edge and both sides of the borders between the narrow and the wide path, with every option: 15 rows,
+/// from 512 keys on 23 or 31 of them, and any number of one token.
 class PackedCase {
  public:
   PackedCase(std::uint64_t seed, DType dtype) : engine_(seed) {
     sequences = 1 + below(4);
     kv_heads = 1 + below(2);
-    q_heads = kv_heads * std::array<std::int64_t, 5>{1, 2, 3, 4, 7}[static_cast<std::size_t>(below(5))];
+    const std::int64_t group = std::array<std::int64_t, 6>{1, 2, 3, 4, 7, 20}[static_cast<std::size_t>(below(6))];
+    q_heads = kv_heads * group;
     const std::int64_t dim = std::array<std::int64_t, 4>{8, 16, 33, 64}[static_cast<std::size_t>(below(4))];
     const std::int64_t value_dim = below(2) == 0 ? dim : 24;
-    q_starts = starts();
-    k_starts = starts();
+    q_starts = starts(group > 15 ? kSingleTokens : kTokens);
+    k_starts = starts(kKeys);
     q = random_normal({q_starts.back() + below(3), q_heads, dim}, dtype, engine_());
     const std::int64_t rows = k_starts.back() + below(3);
     k = random_normal({rows, kv_heads, dim}, dtype, engine_());
@@ -78,10 +80,15 @@ class PackedCase {
     return starts[static_cast<std::size_t>(s) + 1] - starts[static_cast<std::size_t>(s)];
   }
 
-  std::vector<std::int64_t> starts() {
-    constexpr std::array<std::int64_t, 12> kLengths = {0, 1, 2, 4, 5, 15, 16, 17, 50, 64, 70, 130};
+  using Lengths = std::array<std::int64_t, 16>;
+  static constexpr Lengths kTokens = {0, 1, 2, 4, 5, 15, 16, 17, 23, 24, 31, 32, 50, 64, 70, 130};
+  static constexpr Lengths kSingleTokens = {0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 16};
+  static constexpr Lengths kKeys = {0, 1, 2, 5, 15, 16, 17, 31, 32, 64, 70, 130, 511, 512, 513, 600};
+  static constexpr std::int64_t kMostTokens = 130, kMostKeys = 600, kMostPositions = 800;
+
+  std::vector<std::int64_t> starts(const Lengths& lengths) {
     std::vector<std::int64_t> result = {below(3)};
-    for (std::int64_t s = 0; s < sequences; ++s) result.push_back(result.back() + kLengths[static_cast<std::size_t>(below(12))]);
+    for (std::int64_t s = 0; s < sequences; ++s) result.push_back(result.back() + lengths[static_cast<std::size_t>(below(16))]);
     return result;
   }
 
@@ -91,14 +98,14 @@ class PackedCase {
       case 1: return Mask::causal();
       case 2: return Mask::window(5 + below(40), below(10)) | Mask::sink_tokens(3);
       case 3: {
-        Tensor ids(DType::kInt32, {sequences, 260});
-        for (std::int64_t n = 0; n < sequences * 260; ++n) {
-          ids.data_as<std::int32_t>()[n] = static_cast<std::int32_t>(n % 260 / (10 + n / 260));
+        Tensor ids(DType::kInt32, {sequences, kMostPositions});
+        for (std::int64_t n = 0; n < sequences * kMostPositions; ++n) {
+          ids.data_as<std::int32_t>()[n] = static_cast<std::int32_t>(n % kMostPositions / (10 + n / kMostPositions));
         }
         return Mask::causal() & Mask::documents(keep(std::move(ids)));
       }
       case 4: {
-        Tensor bits(DType::kBool, {sequences, q_heads, 130, 130});
+        Tensor bits(DType::kBool, {sequences, q_heads, kMostTokens, kMostKeys});
         for (std::int64_t n = 0; n < element_count(bits.shape()); ++n) bits.data_as<bool>()[n] = engine_() % 3 != 0;
         return Mask::from_tensor(keep(std::move(bits)));
       }
