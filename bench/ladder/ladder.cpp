@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -100,6 +101,16 @@ std::string quoted(const std::string& text) {
   return '"' + clean + '"';
 }
 
+/// Of the measurement, UTC: 2026-11-30.
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+
 std::string machine_json() {
 #if defined(__clang__)
   const std::string compiler = "Clang " __clang_version__;
@@ -107,7 +118,7 @@ std::string machine_json() {
   const std::string compiler = "GCC " __VERSION__;
 #endif
   return "{\"cpu\": " + quoted(cpu_name()) + ", \"isa\": " + quoted(heed::active_isa()) + ", \"compiler\": " + quoted(compiler) +
-         ", \"version\": " + quoted(heed::version()) + "}";
+         ", \"version\": " + quoted(heed::version()) + ", \"date\": " + quoted(today()) + "}";
 }
 
 void write_json(const std::string& path, const std::vector<std::string>& rows) {

@@ -34,7 +34,7 @@ struct Problem {
 /// Values in [-1, 1), the same for the same seed.
 [[nodiscard]] Tensor random_tensor(DType dtype, const Shape& shape, std::uint32_t seed);
 
-/// Owns q, k, v, out and dout.
+/// Owns q, k, v and out.
 struct Inputs {
   explicit Inputs(const Problem& problem);
   Tensor q_memory, k_memory, v_memory, out_memory;
@@ -48,7 +48,8 @@ struct Inputs {
 /// attention_into on the problem, against compute_yardstick().
 [[nodiscard]] BenchCase forward_case(std::string name, const Problem& problem, std::optional<double> target = {});
 
-/// attention_backward on the problem: 2.5 times the forward's flop. Cut to a shorter L, with a note, where the machine would take more than a second.
+/// attention_backward_into on the problem: 2.5 times the forward's flop. Cut to a shorter L, with a note, where the machine would take more
+/// than a second.
 [[nodiscard]] BenchCase backward_case(std::string name, Problem problem, std::optional<double> target = {});
 
 }  // namespace heed::cli::bench

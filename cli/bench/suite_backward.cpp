@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed bench --suite backward: gradients, at 2.5 times the forward's useful flop.
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed bench --suite forward and --suite causal: prefill.
-#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>

@@ -3,12 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "cli/bench/bench.hpp"
 #include "cli/bench/caches.hpp"
 #include "cli/bench/inputs.hpp"
-#include "cli/bench/targets.hpp"
 #include "cli/io.hpp"
 
 namespace heed::cli::bench {

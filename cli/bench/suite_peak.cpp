@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed bench --suite peak: the yardsticks alone.
-#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include <heed/kernels.hpp>
 

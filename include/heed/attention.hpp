@@ -61,7 +61,8 @@ struct AttentionOptions {
 /// Mask     A row without a visible key gives out = 0, never NaN. A masked slot never changes a result, whatever it holds.
 /// Accuracy Error against float64 at most twice that of a plain implementation in the same dtype; see docs/accuracy.md.
 /// Cost     2*B*Hq*Lq*Lk*(D+Dv) flop over the visible tiles. Scratch from the calling thread's arena: O(threads * (D+Dv)), in decode also a
-///          partial result per 256 keys; no L x L matrix. Repeated attention_into calls allocate nothing.
+///          partial result (Dv + 3 floats) for each of up to 64 rows of a KV head, per 256 keys; no L x L matrix. Repeated attention_into
+///          calls allocate nothing, float64 and mask plans above 64 MB aside.
 /// Threads  OpenMP; safe to call from several threads at once. Same bits for any number of threads, batch size and batch neighbours.
 /// Throws   InvalidArgument naming the argument, before anything is written; std::bad_alloc.
 /// Source   online softmax: arXiv 1805.02867; tiling: arXiv 2307.08691, section 3.
@@ -83,7 +84,7 @@ struct AttentionState {
                                                       const AttentionOptions& options = {});
 [[nodiscard]] HEED_API AttentionState attention_state(const TensorView& q, const KvView& cache, const AttentionOptions& options = {});
 
-/// Where attention_into writes. None of them may overlap an input.
+/// Where attention_into writes. None of them may overlap an input or each other.
 struct AttentionOutputs {
   MutableTensorView out = {};  ///< [B,Lq,Hq,Dv], q's dtype, any strides; required
   MutableTensorView lse = {};  ///< [B,Hq,Lq] float32 (float64 for float64), optional
@@ -104,6 +105,7 @@ HEED_API void attention_into(const AttentionOutputs& outputs, const TensorView& 
 /// Types    As attention(); offsets int32 or int64.
 /// Options  B is S and sequence s is batch entry s: for masks, dropout, alibi_slopes [Hq] or [S,Hq], query_offset [1] or [S], and
 ///          kv_lengths [S], counted from the sequence's first key. Positions count from the sequence's own start. No bias.
+/// Throws   InvalidArgument naming the argument, before anything is written; std::bad_alloc.
 /// Example  examples/07_packed_sequences.cpp
 [[nodiscard]] HEED_API Tensor attention_varlen(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& q_offsets,
                                                const TensorView& k_offsets, const AttentionOptions& options = {});
@@ -127,29 +129,34 @@ struct AttentionGrads {
 /// Types    As attention. Sums are float32, each gradient is rounded once; float64 runs through the reference.
 /// Mask     A row without a visible key has zero gradients and gives none to any key. A masked slot never changes a result.
 /// Accuracy Error against float64 at most three times that of a plain implementation in the same dtype; see docs/accuracy.md.
-/// Cost     2*B*Hq*Lq*Lk*(3*D+2*Dv) flop over the visible tiles. Scratch: L*D floats for each head at work, and one more; about 1 MB per
-///          thread; for a 16-bit bias with a gradient its size in float32. No L x L matrix.
-/// Threads  As attention. Same bits for any number of threads; deterministic: nothing is added in the order of arrival. A bias that is
-///          broadcast over keys is summed on one thread.
+/// Cost     2*B*Hq*Lq*Lk*(3*D+2*Dv) flop over the visible tiles. Scratch: G*Lq*D floats for each thread and once more (at most all of
+///          dq), 2 floats per row, 1 to 3 MB per thread; for a 16-bit bias with a gradient its size in float32. No L x L matrix.
+/// Threads  As attention. Same bits for any number of threads; deterministic: nothing is added in the order of arrival. One thread
+///          works alone where a bias is broadcast over keys, or over batch or heads while sequences have different key ranges.
 /// Throws   InvalidArgument naming the argument, before anything is written; std::bad_alloc.
-/// Source   arXiv 2307.08691, section 3.1.
+/// Source   arXiv 2307.08691, section 3.1.2, algorithm 2.
 /// Example  examples/04_gradients.cpp
 [[nodiscard]] HEED_API AttentionGrads attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                                                          const TensorView& v, const AttentionState& state,
                                                          const AttentionOptions& options = {});
 
-/// Where attention_backward_into writes: shapes and types of the arguments, any strides. None of them may overlap an input.
+/// Where attention_backward_into writes: shapes and types of the arguments, any strides. None of them may overlap an input or each
+/// other.
 struct AttentionGradOutputs {
   MutableTensorView dq = {}, dk = {}, dv = {};  ///< required
   MutableTensorView dbias = {};                 ///< optional, where a bias is given
   MutableTensorView dsink_logits = {};          ///< optional, where sink logits are given
 };
+/// out [B,Lq,Hq,Dv] and lse [B,Hq,Lq]: what attention_state returned.
 HEED_API void attention_backward_into(const AttentionGradOutputs& gradients, const TensorView& dout, const TensorView& q,
                                       const TensorView& k, const TensorView& v, const TensorView& out, const TensorView& lse,
                                       const AttentionOptions& options = {});
 
 /// Gradients of packed sequences: of each what attention_backward gives for its slices, to the bit; `state` is what attention_varlen_state
 /// returned. dsink_logits is summed over all of them. Rows of q, k and v that no sequence owns have zero gradients.
+///
+/// Shapes   dout, out [Tq,Hq,Dv]   lse [Hq,Tq]   dq, dk, dv as q, k, v   offsets [S + 1], as attention_varlen. No bias, so no dbias.
+/// Throws   InvalidArgument naming the argument, before anything is written; std::bad_alloc.
 [[nodiscard]] HEED_API AttentionGrads attention_varlen_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                                                                 const TensorView& v, const AttentionState& state,
                                                                 const TensorView& q_offsets, const TensorView& k_offsets,
@@ -161,7 +168,8 @@ HEED_API void attention_varlen_backward_into(const AttentionGradOutputs& gradien
 
 /// Joins attention over disjoint sets of keys into attention over their union, exactly: out = sum_i exp(lse_i - lse) * out_i,
 /// lse = log sum_i exp(lse_i). States of one shape and dtype; a sink logit may have been part of one of them only.
-/// Source: arXiv 2501.01005, section 2.2.
+/// Throws   InvalidArgument naming the state and its part; std::bad_alloc.
+/// Source   arXiv 2501.01005, section 2.2.
 [[nodiscard]] HEED_API AttentionState merge_states(std::span<const AttentionState> states);
 
 /// Which kernel a call with these shapes would run, on which ISA, and why a faster one does not apply. For people; the wording may change.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a checked call is cut into tasks. Work is cut by shape alone, so that results do not depend on the number of threads.
+// How a checked call is cut into tasks. Sums are cut by shape alone: pieces of keys, ranges, row blocks. Which thread gets how many of them
+// may depend on the threads and on L2; results do not.
 #pragma once
 
 #include "attention/arguments.hpp"

@@ -70,7 +70,7 @@ class Suites(BenchTest):
                 for field in TEXT_FIELDS:
                     self.assertIsInstance(row[field], str)
                 self.assertGreater(row["value"], 0)
-                self.assertEqual(row["threads"], row["threads"] if row["name"].startswith("call") else 2)
+                self.assertEqual(row["threads"], 1 if row["name"].startswith("call") else 2)
                 self.assertIn(row["better"], ("higher", "lower"))
                 self.assertEqual(row["ratio"] is None, row["peak"] is None)
                 for number in ["value", *(["ratio"] if row["ratio"] is not None else [])]:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass over one range of keys: see backward.hpp for the formulas and the order of calls. S^T and dP^T come from the forward's
 // score tile (rows in lanes, keys broadcast); dV, dK and dQ from one outer product (lanes along D, weights broadcast).
-// Source: arXiv 2307.08691, section 3.2, algorithm 2.
+// Source: arXiv 2307.08691, section 3.1.2, algorithm 2.
 
 // The shared texts also hold what only the forward needs.
 #pragma GCC diagnostic push

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wide forward path: 16 or more packed rows. Rows sit in SIMD lanes for both products, so keys and values are read as they lie, never
+// The wide forward path: many packed rows; front::is_narrow says how many. Rows sit in SIMD lanes for both products, so keys and values are read as they lie, never
 // transposed, and softmax needs no reduction across lanes. A super-block of row blocks shares one pass over the keys.
 // Source: online softmax, arXiv 1805.02867; tiling, arXiv 2307.08691, section 3.
 #include "kernels/attention/wide_tiles.inl.hpp"
