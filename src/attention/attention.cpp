@@ -17,10 +17,6 @@ void run(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs&
   run_forward(arguments, sizes, outputs, Sequences(sizes, arguments.options));
 }
 
-Tensor make_out(const Arguments& arguments, const Sizes& s) {
-  return Tensor::with_order_of(arguments.q.dtype(), {s.batch, s.q_tokens, s.q_heads, s.value_dim}, arguments.q.strides());
-}
-
 Tensor run_out(const Arguments& arguments) {
   const Sizes sizes = check_inputs(arguments);
   Tensor out = make_out(arguments, sizes);
@@ -30,7 +26,7 @@ Tensor run_out(const Arguments& arguments) {
 
 AttentionState run_state(const Arguments& arguments) {
   const Sizes s = check_inputs(arguments);
-  AttentionState state{make_out(arguments, s), Tensor(statistics_dtype(arguments.q.dtype()), {s.batch, s.q_heads, s.q_tokens})};
+  AttentionState state{make_out(arguments, s), Tensor(statistics_dtype(arguments.q.dtype()), statistics_shape(arguments, s))};
   run(arguments, s, {.out = state.out, .lse = state.lse});
   return state;
 }

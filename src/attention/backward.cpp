@@ -36,10 +36,11 @@ void check_backward_inputs(const Arguments& a, const Sizes& s, const BackwardInp
   check_state(a, lse_name, inputs.lse, statistics_dtype(a.q.dtype()), statistics_shape(a, s));
 }
 
-namespace {
+TensorView view_or_none(const Tensor& tensor) { return tensor.data() != nullptr ? tensor.view() : TensorView(); }
 
-void run_reference(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
-  const AttentionGrads exact = reference_backward(inputs.dout, a, s);
+Tensor like(const TensorView& view) { return Tensor::with_order_of(view.dtype(), view.shape(), view.strides()); }
+
+void round_gradients(const AttentionGrads& exact, const AttentionGradOutputs& gradients) {
   round_into(gradients.dq, exact.dq);
   round_into(gradients.dk, exact.dk);
   round_into(gradients.dv, exact.dv);
@@ -47,10 +48,12 @@ void run_reference(const Arguments& a, const Sizes& s, const BackwardInputs& inp
   if (gradients.dsink_logits) round_into(gradients.dsink_logits, exact.dsink_logits);
 }
 
+namespace {
+
 /// For checked arguments.
 void run(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
   const kernels::BackwardKernel* kernel = choose_backward(base::active_isa(), a.q.dtype(), inputs.dout.dtype());
-  if (kernel == nullptr) return run_reference(a, s, inputs, gradients);
+  if (kernel == nullptr) return round_gradients(reference_backward(inputs.dout, a, s), gradients);
   if (s.batch == 0 || s.q_tokens == 0) {
     for (const MutableTensorView& gradient : {gradients.dk, gradients.dv, gradients.dbias, gradients.dsink_logits}) fill_zero(gradient);
     return;
@@ -58,8 +61,6 @@ void run(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const
   const base::DefaultFloatingPoint environment;
   run_backward(*kernel, a, s, inputs, gradients, Sequences(s, a.options));
 }
-
-Tensor like(const TensorView& view) { return Tensor::with_order_of(view.dtype(), view.shape(), view.strides()); }
 
 MutableTensorView view_if(Tensor& tensor, const TensorView& option) { return option ? tensor.view() : MutableTensorView(); }
 
@@ -70,8 +71,7 @@ AttentionGrads attention_backward(const TensorView& dout, const TensorView& q, c
                                   const AttentionState& state, const AttentionOptions& options) {
   const front::Arguments arguments{"attention_backward", q, k, v, options};
   const front::Sizes sizes = front::check_inputs(arguments);
-  const TensorView out = state.out.data() != nullptr ? state.out.view() : TensorView();
-  const TensorView lse = state.lse.data() != nullptr ? state.lse.view() : TensorView();
+  const TensorView out = front::view_or_none(state.out), lse = front::view_or_none(state.lse);
   const front::BackwardInputs inputs{dout, out, lse};
   front::check_backward_inputs(arguments, sizes, inputs, "state.out", "state.lse");
   AttentionGrads grads{front::like(q), front::like(k), front::like(v), {}, {}};
@@ -92,7 +92,7 @@ void attention_backward_into(const AttentionGradOutputs& gradients, const Tensor
   const front::Sizes sizes = front::check_inputs(arguments);
   const front::BackwardInputs inputs{dout, out, lse};
   front::check_backward_inputs(arguments, sizes, inputs, "out", "lse");
-  front::check_gradients(arguments, sizes, inputs, gradients);
+  front::check_gradients(arguments, inputs, gradients);
   front::run(arguments, sizes, inputs, gradients);
 }
 

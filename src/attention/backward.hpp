@@ -22,7 +22,16 @@ void check_backward_inputs(const Arguments& arguments, const Sizes& sizes, const
                            const char* lse_name);
 
 /// Checks type, shape and that nothing written overlaps itself or anything read.
-void check_gradients(const Arguments& arguments, const Sizes& sizes, const BackwardInputs& inputs, const AttentionGradOutputs& gradients);
+void check_gradients(const Arguments& arguments, const BackwardInputs& inputs, const AttentionGradOutputs& gradients);
+
+/// What a state holds, or a view that is not given.
+[[nodiscard]] TensorView view_or_none(const Tensor& tensor);
+
+/// Memory for a gradient: the shape, type and order of its argument.
+[[nodiscard]] Tensor like(const TensorView& view);
+
+/// Rounds the reference's gradients to those that are asked for.
+void round_gradients(const AttentionGrads& exact, const AttentionGradOutputs& gradients);
 
 /// Writes the gradients of these sequences, of at least one token each, by the kernel; dk and dv of keys past a kv_length become 0.
 void run_backward(const kernels::BackwardKernel& kernel, const Arguments& arguments, const Sizes& sizes, const BackwardInputs& inputs,

@@ -29,8 +29,6 @@ std::int64_t keys_per_range(std::int64_t head_dim, std::int64_t value_dim, std::
   return std::min(fitting, std::max(share, kSmallestRange));
 }
 
-std::int64_t blocks_of(const kernels::TilePlan& plan) { return (plan.rows + plan.block_rows - 1) / plan.block_rows; }
-
 /// Spins for a moment, then lets others run. The task waited for has started: tasks are handed out in rising order.
 template <class Condition>
 void wait_until(const Condition& holds) noexcept {

@@ -141,7 +141,7 @@ void check_outputs(const Arguments& a, const Sizes& s, const AttentionOutputs& o
   check_apart(a, lse, row_max);
 }
 
-void check_gradients(const Arguments& a, const Sizes&, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
+void check_gradients(const Arguments& a, const BackwardInputs& inputs, const AttentionGradOutputs& gradients) {
   struct Gradient {
     Named output;
     const TensorView& argument;

@@ -48,6 +48,8 @@ Choice choose(const Sizes& sizes, DType q, DType kv) {
   return choice;
 }
 
+Tensor make_out(const Arguments& a, const Sizes& s) { return Tensor::with_order_of(a.q.dtype(), out_shape(a, s), a.q.strides()); }
+
 void run_forward(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences) {
   const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype());
   if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs, sequences);

@@ -23,6 +23,9 @@ struct Choice {
 /// Of a wide call whose longest sequence has so many packed rows: a sliver of a second block would keep a third of the registers busy.
 [[nodiscard]] std::int32_t rows_per_block(const kernels::WideKernel& kernel, std::int64_t longest_rows);
 
+/// Row blocks of a plan.
+[[nodiscard]] inline std::int64_t blocks_of(const kernels::TilePlan& plan) { return (plan.rows + plan.block_rows - 1) / plan.block_rows; }
+
 /// A call as kernels see it: one ForwardProblem per (sequence, KV head). Sequences may differ in length.
 class KernelCall {
  public:
@@ -58,6 +61,9 @@ class KernelCall {
   const float* slopes_ = nullptr;
   const float* sinks_ = nullptr;
 };
+
+/// Memory for out, in q's type and order.
+[[nodiscard]] Tensor make_out(const Arguments& arguments, const Sizes& sizes);
 
 /// Every sequence on the path that its own rows take, so that its bits do not depend on the others. q, k, v and outputs have 4 axes.
 void run_forward(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences);

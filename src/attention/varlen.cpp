@@ -66,8 +66,6 @@ void run_packed(const Arguments& packed, const Sizes& sizes, const AttentionOutp
   write_empty_rows(outputs, integer(packed.q_offsets, sizes.batch), sizes.q_tokens);
 }
 
-Tensor make_out(const Arguments& a, const Sizes& s) { return Tensor::with_order_of(a.q.dtype(), out_shape(a, s), a.q.strides()); }
-
 }  // namespace
 }  // namespace front
 

@@ -37,15 +37,6 @@ void clear_all(const Sizes& sizes, const AttentionGradOutputs& gradients) {
   fill_zero(gradients.dsink_logits);
 }
 
-void run_reference(const Arguments& a, const Sizes& sizes, const TensorView& dout, const AttentionGradOutputs& gradients,
-                   const Sequences& sequences) {
-  const AttentionGrads exact = reference_backward(dout, a, sizes, sequences);
-  round_into(gradients.dq, exact.dq);
-  round_into(gradients.dk, exact.dk);
-  round_into(gradients.dv, exact.dv);
-  if (gradients.dsink_logits) round_into(gradients.dsink_logits, exact.dsink_logits);
-}
-
 /// For checked arguments.
 void run_packed_backward(const Arguments& packed, const Sizes& sizes, const BackwardInputs& packed_inputs,
                          const AttentionGradOutputs& packed_gradients) {
@@ -61,13 +52,11 @@ void run_packed_backward(const Arguments& packed, const Sizes& sizes, const Back
   add_sequences(packed, sizes, sequences);
   if (sequences.count() == 0) return clear_all(sizes, gradients);
   const kernels::BackwardKernel* kernel = choose_backward(base::active_isa(), q.dtype(), dout.dtype());
-  if (kernel == nullptr) return run_reference(arguments, sizes, dout, gradients, sequences);
+  if (kernel == nullptr) return round_gradients(reference_backward(dout, arguments, sizes, sequences), gradients);
   const base::DefaultFloatingPoint environment;
   run_backward(*kernel, arguments, sizes, {dout, out, lse}, gradients, sequences);
   clear_unowned(packed, sizes, gradients);
 }
-
-Tensor like(const TensorView& view) { return Tensor::with_order_of(view.dtype(), view.shape(), view.strides()); }
 
 }  // namespace
 }  // namespace front
@@ -77,8 +66,7 @@ AttentionGrads attention_varlen_backward(const TensorView& dout, const TensorVie
                                          const AttentionOptions& options) {
   const front::Arguments arguments{"attention_varlen_backward", q, k, v, options, q_offsets, k_offsets};
   const front::Sizes sizes = front::check_packed_inputs(arguments);
-  const TensorView out = state.out.data() != nullptr ? state.out.view() : TensorView();
-  const TensorView lse = state.lse.data() != nullptr ? state.lse.view() : TensorView();
+  const TensorView out = front::view_or_none(state.out), lse = front::view_or_none(state.lse);
   const front::BackwardInputs inputs{dout, out, lse};
   front::check_backward_inputs(arguments, sizes, inputs, "state.out", "state.lse");
   AttentionGrads grads{front::like(q), front::like(k), front::like(v), {}, {}};
@@ -96,7 +84,7 @@ void attention_varlen_backward_into(const AttentionGradOutputs& gradients, const
   const front::Sizes sizes = front::check_packed_inputs(arguments);
   const front::BackwardInputs inputs{dout, out, lse};
   front::check_backward_inputs(arguments, sizes, inputs, "out", "lse");
-  front::check_gradients(arguments, sizes, inputs, gradients);
+  front::check_gradients(arguments, inputs, gradients);
   front::run_packed_backward(arguments, sizes, inputs, gradients);
 }
 

@@ -25,8 +25,6 @@ struct Cut {
   std::int32_t blocks_per_task = 1;
 };
 
-std::int64_t blocks_of(const kernels::TilePlan& plan) { return (plan.rows + plan.block_rows - 1) / plan.block_rows; }
-
 /// Row blocks whose Q^T and O^T take three eighths of the second-level cache; key tiles, and the neighbours, need the rest.
 std::int64_t fitting_blocks(const kernels::WideKernel& kernel, const Sizes& sizes) {
   const std::int64_t block_bytes = kernel.block_rows * (sizes.head_dim + sizes.value_dim) * static_cast<std::int64_t>(sizeof(float));

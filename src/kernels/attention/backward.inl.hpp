@@ -13,13 +13,9 @@
 #include "kernels/attention/dropout.inl.hpp"
 #pragma GCC diagnostic pop
 
-constexpr int kBlockRows = kTileVectors * kLanes;
-constexpr int kVectorStep = kTileVectors / 3;  ///< widths that get a tile of their own: a third, two thirds, all
 /// Row blocks that a key block meets at once. dV and dK then load and store their register tiles half as often.
 constexpr int kGroupBlocks = 2;
 constexpr int kGroupRows = kGroupBlocks * kBlockRows;
-
-HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 #include "kernels/attention/backward_tiles.inl.hpp"
 #include "kernels/attention/backward_rows.inl.hpp"
@@ -174,7 +170,7 @@ static void backward_prepare(const BackwardProblem& p, std::int64_t block) noexc
     p.deltas[row] = dead ? 0.0F : row_delta(p, row);
   }
   for (std::int64_t row = first; sees_nothing && row < first + rows; ++row) {
-    zero_row(query_gradient_row(f, row), f.output.dtype, f.output.dim_stride, f.head_dim);
+    zero_row(output_row(f.output, f.q.group, row), f.output.dtype, f.output.dim_stride, f.head_dim);
   }
 }
 
@@ -240,7 +236,7 @@ static const std::uint64_t* live_bits(const BackwardProblem& p, const BackwardTa
     load_bias(p.forward, b, first_key, count, t.bias);
     bits = bias_bits(b, bits, t.bias, count, g.visible) ? g.visible : nullptr;
   }
-  if (g.live_rows == (b.rows == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << b.rows) - 1U)) return bits;
+  if (g.live_rows == all_rows(b)) return bits;
   for (int k = 0; k < count; ++k) g.visible[k] = (bits != nullptr ? bits[k] : ~std::uint64_t{0}) & g.live_rows;
   return g.visible;
 }
@@ -470,11 +466,12 @@ static void backward_add_queries(const BackwardProblem& p, QueryStep step, std::
     float* from = t.dqueries + (index * kBlockRows + i) * t.sizes.key_row;
     float* to = sum + i * sum_row;
     if (i + kRowsAhead < b.rows && step.is_last) {
-      prefetch_lines(query_gradient_row(f, b.first_row + i + kRowsAhead), f.head_dim * bytes_of(f.output.dtype));
+      prefetch_lines(output_row(f.output, f.q.group, b.first_row + i + kRowsAhead), f.head_dim * bytes_of(f.output.dtype));
     }
     for (std::int64_t d = 0; !step.is_first && d < f.head_dim; d += kLanes) store(from + d, add(load(to + d), load(from + d)));
     if (step.is_last) {
-      write_row(query_gradient_row(f, b.first_row + i), f.output.dtype, f.output.dim_stride, f.head_dim, from, set1(f.scoring.scale));
+      write_row(output_row(f.output, f.q.group, b.first_row + i), f.output.dtype, f.output.dim_stride, f.head_dim, from,
+                set1(f.scoring.scale));
     } else {
       for (std::int64_t d = 0; d < f.head_dim; d += kLanes) store(to + d, load(from + d));
     }

@@ -178,12 +178,6 @@ HEED_INLINE void zero_row(std::byte* to, DType dtype, std::int64_t stride, std::
   }
 }
 
-HEED_INLINE std::byte* query_gradient_row(const ForwardProblem& p, std::int64_t row) {
-  const OutputRows& o = p.output;
-  const std::int64_t offset = row / p.q.group * o.token_stride + row % p.q.group * o.head_stride;
-  return static_cast<std::byte*>(o.out) + offset * bytes_of(o.dtype);
-}
-
 HEED_INLINE std::byte* key_gradient_row(const KeyGradient& g, std::int64_t key) {
   return static_cast<std::byte*>(g.data) + key * g.row_stride * bytes_of(g.dtype);
 }

@@ -7,8 +7,6 @@
 // Both read their next operands from L2 into L1 while they compute: K, V, dK and dV of a range of keys fill L2, not L1. Without that the
 // outer product ran at 76 % of the peak at D 64, most of it in the first loads of C.
 
-constexpr int kLineFloats = 16;
-
 /// kTileBroadcasts rows of `keys` (the last one repeated where `count` is smaller) meet the panel [dims][NV * kLanes].
 struct InnerProduct {
   const float* panel;

@@ -9,14 +9,9 @@
 #include "kernels/attention/dropout.inl.hpp"
 #include "kernels/attention/wide_dropout.inl.hpp"
 
-constexpr int kBlockRows = kTileVectors * kLanes;
 /// Row blocks that share one pass over K and V, at most: 768 rows on AVX-512. With 192 rows K and V were read four times as often, and the
 /// last-level cache of a shared machine is slow enough for that to cost 4 to 6 % of the peak. The caller takes fewer where L2 is small.
 constexpr int kSuperBlock = 16;
-constexpr int kVectorStep = kTileVectors / 3;  ///< widths that get a tile of their own: a third, two thirds, all
-constexpr int kLineFloats = 16;
-
-HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /// Sizes of the scratch parts, in floats; every part starts on a cache line.
 struct WideSizes {

@@ -20,6 +20,10 @@ struct RowBlock {
   std::int64_t run, run_end, next_block;  ///< where its list of tiles stands
 };
 
+/// A bit for each row of the block.
+static_assert(kBlockRows < 64);
+HEED_INLINE std::uint64_t all_rows(const RowBlock& b) { return (std::uint64_t{1} << b.rows) - 1U; }
+
 /// How this call makes scores; see make_recipe.
 struct Recipe {
   float panel_factor;  ///< multiplied into the panel (float32 words)
@@ -75,7 +79,7 @@ static void load_bias(const ForwardProblem& p, const RowBlock& b, std::int64_t f
 
 /// Adds the bias's own -inf to the mask bits: visible[key] &= bias > -inf. Returns whether any slot is hidden.
 static bool bias_bits(const RowBlock& b, const std::uint64_t* plan_bits, const float* bias, int count, std::uint64_t* visible) noexcept {
-  const std::uint64_t rows = b.rows == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << b.rows) - 1U;
+  const std::uint64_t rows = all_rows(b);
   std::uint64_t hidden = 0;
   for (int k = 0; k < count; ++k) {
     std::uint64_t masked = 0;
@@ -92,7 +96,7 @@ static bool bias_bits(const RowBlock& b, const std::uint64_t* plan_bits, const f
 /// Narrows [0, count) to the register tiles that some row sees.
 static Visible visible_range(const RowBlock& b, const std::uint64_t* bits, int count) noexcept {
   if (bits == nullptr) return {0, count, nullptr};
-  const std::uint64_t rows = b.rows == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << b.rows) - 1U;
+  const std::uint64_t rows = all_rows(b);
   int first = 0, last = count;
   while (first < count && (bits[first] & rows) == 0) ++first;
   while (last > first && (bits[last - 1] & rows) == 0) --last;

@@ -6,6 +6,12 @@
 //
 // kTileBroadcasts x kTileVectors accumulators: each word of K or V is broadcast once and meets kTileVectors vectors of rows.
 
+constexpr int kBlockRows = kTileVectors * kLanes;
+constexpr int kVectorStep = kTileVectors / 3;  ///< widths that get a tile of their own: a third, two thirds, all
+constexpr int kLineFloats = 16;
+
+HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
 /// One word times one word, added to float32 lanes.
 struct FloatProduct {
   static constexpr int kElements = 1;  // per word
