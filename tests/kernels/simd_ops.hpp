@@ -40,6 +40,7 @@ struct SimdOps {
   float (*reduce_add)(const float* x);
   float (*reduce_max)(const float* x);
   void (*transpose)(float* square);
+  void (*load_columns)(const float* square, int stride, float* columns);
   void (*bytes)(const std::uint8_t* x, float* as_unsigned, float* as_signed, float* low, float* high);
   void (*lookup)(const float* table, const std::uint8_t* index, float* y);
   /// Of unsigned lanes.

@@ -32,6 +32,13 @@ static void ops_transpose(float* square) {
   transpose(rows);
   for (int i = 0; i < kLanes; ++i) storeu(square + i * kLanes, rows[i]);
 }
+static void ops_load_columns(const float* square, int stride, float* columns) {
+  const float* rows[kLanes];
+  for (int i = 0; i < kLanes; ++i) rows[i] = square + i * stride;
+  Vec loaded[kLanes];
+  load_columns(rows, loaded);
+  for (int i = 0; i < kLanes; ++i) storeu(columns + i * kLanes, loaded[i]);
+}
 static void ops_bytes(const std::uint8_t* x, float* as_unsigned, float* as_signed, float* low, float* high) {
   storeu(as_unsigned, loadu(x));
   storeu(as_signed, loadu(reinterpret_cast<const std::int8_t*>(x)));
@@ -78,6 +85,7 @@ extern const heed::test::SimdOps simd_ops = {
     ops_reduce_add,
     ops_reduce_max,
     ops_transpose,
+    ops_load_columns,
     ops_bytes,
     ops_lookup,
     ops_greater_unsigned,

@@ -242,6 +242,16 @@ TEST_P(Simd, ReducesAndTransposes) {
   }
 }
 
+TEST_P(Simd, LoadsColumnsOfMisalignedRows) {
+  const int stride = lanes + 3;
+  std::vector<float> rows(static_cast<std::size_t>(1 + lanes * stride)), columns(static_cast<std::size_t>(lanes * lanes));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i);
+  ops.load_columns(rows.data() + 1, stride, columns.data());
+  for (int i = 0; i < lanes; ++i) {
+    for (int j = 0; j < lanes; ++j) EXPECT_EQ(columns[static_cast<std::size_t>(i * lanes + j)], static_cast<float>(1 + j * stride + i));
+  }
+}
+
 TEST_P(Simd, WidensBytesAndNibbles) {
   std::array<float, 16> table{};
   for (std::size_t i = 0; i < 16; ++i) table[i] = static_cast<float>(i * i) - 8.0F;

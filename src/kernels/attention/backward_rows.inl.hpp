@@ -107,10 +107,11 @@ static void make_panel(const float* rows, std::int64_t row_floats, std::int64_t 
   const Vec factors = set1(factor);
   for (int j = 0; j < vectors; ++j) {
     for (std::int64_t d = 0; d < dims; d += kLanes) {
+      const float* row[kLanes];
+      for (int i = 0; i < kLanes; ++i) row[i] = rows + (j * kLanes + i) * row_floats + d;
       Vec square[kLanes];
-      for (int i = 0; i < kLanes; ++i) square[i] = mul(factors, load(rows + (j * kLanes + i) * row_floats + d));
-      transpose(square);
-      for (int i = 0; i < kLanes && d + i < dims; ++i) store(panel + ((d + i) * vectors + j) * kLanes, square[i]);
+      load_columns(row, square);
+      for (int i = 0; i < kLanes && d + i < dims; ++i) store(panel + ((d + i) * vectors + j) * kLanes, mul(factors, square[i]));
     }
   }
 }

@@ -95,21 +95,32 @@ HEED_INLINE Vec query_words(const QueryRows& q, const std::byte* row, std::int64
   }
 }
 
+/// Words [w, w + kLanes) of `count` <= kLanes query rows: square[i] holds word w + i of every row, 0 for rows that are not there.
+template <class Product>
+HEED_INLINE void query_square(const ForwardProblem& p, const std::byte* const (&row)[kLanes], int count, std::int64_t w, Vec factor,
+                              Vec (&square)[kLanes]) {
+  if (Product::kElements == 1 && p.q.dtype == DType::kFloat32 && p.q.dim_stride == 1 && count == kLanes && w + kLanes <= p.head_dim) {
+    const float* words[kLanes];
+    for (int i = 0; i < kLanes; ++i) words[i] = reinterpret_cast<const float*>(row[i]) + w;
+    load_columns(words, square);
+    for (int i = 0; i < kLanes; ++i) square[i] = mul(factor, square[i]);
+    return;
+  }
+  for (int i = 0; i < kLanes; ++i) square[i] = i < count ? query_words<Product>(p.q, row[i], p.head_dim, w, factor) : zero();
+  transpose(square);
+}
+
 /// Rows [first, first + rows) as panel [words][vectors * kLanes], times `factor` (float32 words only); rows past the end are 0.
 template <class Product>
 static void pack_queries(const ForwardProblem& p, std::int64_t first, int rows, int vectors, float factor, float* panel) noexcept {
   const std::int64_t words = (p.head_dim + Product::kElements - 1) / Product::kElements;
-  const Vec factors = set1(factor);
   for (int j = 0; j < vectors; ++j) {
     const int count = rows - j * kLanes < kLanes ? rows - j * kLanes : kLanes;
     const std::byte* row[kLanes];  // found once: a row's place takes two divisions
     for (int i = 0; i < count; ++i) row[i] = query_row(p.q, first + j * kLanes + i);
     for (std::int64_t w = 0; w < words; w += kLanes) {
       Vec square[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        square[i] = i < count ? query_words<Product>(p.q, row[i], p.head_dim, w, factors) : zero();
-      }
-      transpose(square);
+      query_square<Product>(p, row, count, w, set1(factor), square);
       for (int i = 0; i < kLanes && w + i < words; ++i) store(panel + ((w + i) * vectors + j) * kLanes, square[i]);
     }
   }
@@ -120,25 +131,47 @@ HEED_INLINE std::byte* output_row(const OutputRows& o, std::int32_t group, std::
   return static_cast<std::byte*>(o.out) + offset * bytes_of(o.dtype);
 }
 
+/// Dimensions [d, d + n) of kLanes rows of O^T, n <= kLanes: square[i] holds those of row i. `columns`: from d's floats, `stride` apart.
+HEED_INLINE void output_square(const float* columns, std::int64_t stride, int n, Vec (&square)[kLanes]) {
+  if (n == kLanes) {
+    const float* dims[kLanes];
+    for (int i = 0; i < kLanes; ++i) dims[i] = columns + i * stride;
+    return load_columns(dims, square);
+  }
+  for (int i = 0; i < kLanes; ++i) square[i] = i < n ? load(columns + i * stride) : zero();
+  transpose(square);
+}
+
+/// Rows [0, count) of the square, times their factor, to dimensions [d, d + n) of the caller's rows; one with factor 0 becomes 0 whatever it holds.
+HEED_INLINE void store_square(const OutputRows& o, std::byte* const (&row)[kLanes], int count, std::int64_t d, int n, const float* factors,
+                              Vec (&square)[kLanes]) {
+  HEED_UNROLL
+  for (int i = 0; i < kLanes; ++i) {
+    const Vec factor = set1(factors[i]);
+    square[i] = select(cmp_eq(factor, zero()), zero(), mul(factor, square[i]));
+  }
+  if (o.dtype == DType::kFloat32 && o.dim_stride == 1 && n == kLanes) {
+    HEED_UNROLL  // without, the square goes through memory once more
+    for (int i = 0; i < kLanes; ++i) {
+      if (i < count) storeu(reinterpret_cast<float*>(row[i]) + d, square[i]);
+    }
+    return;
+  }
+  for (int i = 0; i < count; ++i) store_any(row[i] + d * o.dim_stride * bytes_of(o.dtype), o.dtype, o.dim_stride, square[i], n);
+}
+
 /// Rows of O^T [d][vectors * kLanes] times their factor, to the caller's memory.
 static void write_rows(const ForwardProblem& p, std::int64_t first, int rows, int vectors, const float* out,
                        const float* factors) noexcept {
-  const OutputRows& o = p.output;
-  const std::int64_t width = bytes_of(o.dtype);
   for (int j = 0; j < vectors && j * kLanes < rows; ++j) {
-    const Vec factor = load(factors + j * kLanes);
-    const Mask empty = cmp_eq(factor, zero());
     const int count = rows - j * kLanes < kLanes ? rows - j * kLanes : kLanes;
     std::byte* to[kLanes];
-    for (int i = 0; i < count; ++i) to[i] = output_row(o, p.q.group, first + j * kLanes + i);
+    for (int i = 0; i < count; ++i) to[i] = output_row(p.output, p.q.group, first + j * kLanes + i);
     for (std::int64_t d = 0; d < p.value_dim; d += kLanes) {
       const int n = static_cast<int>(p.value_dim - d < kLanes ? p.value_dim - d : kLanes);
       Vec square[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        square[i] = i < n ? select(empty, zero(), mul(factor, load(out + ((d + i) * vectors + j) * kLanes))) : zero();
-      }
-      transpose(square);
-      for (int i = 0; i < count; ++i) store_any(to[i] + d * o.dim_stride * width, o.dtype, o.dim_stride, square[i], n);
+      output_square(out + (d * vectors + j) * kLanes, vectors * kLanes, n, square);
+      store_square(p.output, to, count, d, n, factors + j * kLanes, square);
     }
   }
 }

@@ -162,6 +162,15 @@ HEED_INLINE void transpose(Vec (&rows)[kLanes]) {
     rows[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
   }
 }
+/// columns[i] lane j = rows[j][i]. Fewer shuffles than loading and transposing, whose one port they wait for.
+HEED_INLINE void load_columns(const float* const (&rows)[kLanes], Vec (&columns)[kLanes]) {
+  for (int q = 0; q < 8; q += 4) {
+    for (int i = 0; i < 4; ++i) {
+      columns[q + i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + q)), _mm_loadu_ps(rows[4 + i] + q), 1);
+    }
+    transpose_4x4_lanes(columns[q], columns[q + 1], columns[q + 2], columns[q + 3]);
+  }
+}
 
 /// x = floor(x) + f. Clamped so that the scale's exponent field is 0 (the number 0) at the lower end and 255 (infinity) at the upper one;
 /// the operand order lets NaN through.

@@ -147,6 +147,21 @@ HEED_INLINE void transpose(Vec (&rows)[kLanes]) {
   for (int i = 0; i < 16; i += 4) transpose_4x4_lanes(rows[i], rows[i + 1], rows[i + 2], rows[i + 3]);
   for (int i = 0; i < 4; ++i) transpose_blocks(rows[i], rows[i + 4], rows[i + 8], rows[i + 12]);
 }
+HEED_INLINE Vec load_4x4(const float* a, const float* b, const float* c, const float* d) {
+  Vec x = _mm512_castps128_ps512(_mm_loadu_ps(a));
+  x = _mm512_mask_broadcast_f32x4(x, 0x00f0, _mm_loadu_ps(b));
+  x = _mm512_mask_broadcast_f32x4(x, 0x0f00, _mm_loadu_ps(c));
+  return _mm512_mask_broadcast_f32x4(x, 0xf000, _mm_loadu_ps(d));
+}
+/// columns[i] lane j = rows[j][i]. Half as many shuffles as loading and transposing, whose one port they wait for.
+HEED_INLINE void load_columns(const float* const (&rows)[kLanes], Vec (&columns)[kLanes]) {
+  HEED_UNROLL
+  for (int i = 0; i < 4; ++i) {  // four row pointers at a time: sixteen do not fit into the registers
+    HEED_UNROLL
+    for (int q = 0; q < 16; q += 4) columns[q + i] = load_4x4(rows[i] + q, rows[4 + i] + q, rows[8 + i] + q, rows[12 + i] + q);
+  }
+  for (int q = 0; q < 16; q += 4) transpose_4x4_lanes(columns[q], columns[q + 1], columns[q + 2], columns[q + 3]);
+}
 
 /// x = floor(x) + f; VREDUCEPS gives f = 0 for infinities, VSCALEFPS underflows to 0 and passes NaN.
 using Exp2Scale = Vec;

@@ -158,6 +158,11 @@ HEED_INLINE void transpose(Vec (&rows)[kLanes]) {
   const Vec a = rows[0], b = rows[1], c = rows[2], d = rows[3];
   for (int i = 0; i < 4; ++i) rows[i] = Vec{a[i], b[i], c[i], d[i]};
 }
+/// columns[i] lane j = rows[j][i].
+HEED_INLINE void load_columns(const float* const (&rows)[kLanes], Vec (&columns)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) columns[i] = loadu(rows[i]);
+  transpose(columns);
+}
 
 /// x = floor(x) + f. Clamped so that the scale's exponent field is 0 (the number 0) at the lower end and 255 (infinity) at the upper one;
 /// the comparisons let NaN through.

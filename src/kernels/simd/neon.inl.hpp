@@ -159,6 +159,11 @@ HEED_INLINE void transpose(Vec (&rows)[kLanes]) {
   rows[2] = d.val[0];
   rows[3] = d.val[1];
 }
+/// columns[i] lane j = rows[j][i].
+HEED_INLINE void load_columns(const float* const (&rows)[kLanes], Vec (&columns)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) columns[i] = loadu(rows[i]);
+  transpose(columns);
+}
 
 /// x = floor(x) + f. Clamped so that the scale's exponent field is 0 (the number 0) at the lower end and 255 (infinity) at the upper one;
 /// FMIN and FMAX pass NaN.
