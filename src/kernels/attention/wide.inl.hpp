@@ -6,6 +6,7 @@
 #include "kernels/attention/wide_pack.inl.hpp"
 #include "kernels/attention/wide_load.inl.hpp"
 #include "kernels/attention/wide_score.inl.hpp"
+#include "kernels/attention/wide_spans.inl.hpp"
 #include "kernels/attention/dropout.inl.hpp"
 #include "kernels/attention/wide_dropout.inl.hpp"
 
@@ -186,19 +187,24 @@ static void finish_scores(const WideCall& call, RowBlock& b, const KeyTile& tile
   add_alibi(b, v, call.scores);
 }
 
+/// `v` may hide more than the spans do (dropout), never less.
 template <class Product, int NV>
-static void add_values(const WideCall& call, RowBlock& b, KeyTile& tile, const Visible& v) noexcept {
-  const int first_word = v.begin / Product::kElements;
-  const int words = (v.end + Product::kElements - 1) / Product::kElements - first_word;
-  const float* weights = call.scores + first_word * NV * kLanes;
-  if (v.bits != nullptr && tile.values_are_finite < 0) {
-    tile.values_are_finite = all_finite<Product>(tile, call.problem->value_dim) ? 1 : 0;
-  }
+static void add_values(const WideCall& call, RowBlock& b, KeyTile& tile, const Visible& v, const Spans& spans) noexcept {
+  const std::int64_t dims = call.problem->value_dim;
+  if (v.bits != nullptr && tile.values_are_finite < 0) tile.values_are_finite = all_finite<Product>(tile, dims) ? 1 : 0;
   if (v.bits != nullptr && tile.values_are_finite == 0) {
-    output_hiding<Product, NV>(weights, tile.values + first_word, call.problem->value_dim, words, v.bits + v.begin, b.out, b.fresh);
+    const int first = v.begin / Product::kElements;
+    const int words = (v.end + Product::kElements - 1) / Product::kElements - first;
+    output_hiding<Product, NV>(call.scores + first * NV * kLanes, tile.values + first, dims, words, v.bits + v.begin, b.out, b.fresh);
   } else {
-    for (std::int64_t d = 0; d < call.problem->value_dim; d += kTileBroadcasts) {
-      output_tile<Product, NV>(weights, tile.values + first_word, 4 * d, words, b.out + d * NV * kLanes, b.fresh);
+    bool fresh = b.fresh;
+    if (fresh && spans.list[0].vectors * kVectorStep < NV) {  // the first span would leave the other vectors as they are
+      for (std::int64_t i = 0; i < call.sizes.padded_dims * NV; ++i) store(b.out + i * kLanes, zero());
+      fresh = false;
+    }
+    for (int i = 0; i < spans.count; ++i) {
+      add_span<Product, NV>(spans.list[i], tile, dims, call.scores, b.out, fresh);
+      fresh = false;
     }
   }
   b.fresh = false;
@@ -211,7 +217,11 @@ static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile) noexcept {
   if (v.begin >= v.end) return;
   Vec max_of[NV];
   for (int j = 0; j < NV; ++j) max_of[j] = set1(-__builtin_inff());
-  score_keys<Product, NV>(b, tile, v, call.sizes.words, call.loader, call.scores, max_of);
+  Spans spans;
+  list_spans(b, v, spans);
+  for (int i = 0; i < spans.count; ++i) {
+    score_span<Product, NV>(b, spans.list[i], tile, call.sizes.words, call.loader, call.scores, max_of);
+  }
   float factor = call.recipe.score_factor;
   if (!call.recipe.plain) {
     finish_scores(call, b, tile, v);
@@ -222,7 +232,8 @@ static void visit_tile(WideCall& call, RowBlock& b, KeyTile& tile) noexcept {
   move_reference<NV>(b, call.sizes.padded_dims, max_of);
   weigh<Product, NV>(b, v, factor, call.scores);
   const bool drops = call.problem->scoring.dropout.factor != 0.0F;
-  add_values<Product, NV>(call, b, tile, drops ? drop_weights<Product, NV>(*call.problem, b, tile, v, call.scores, call.kept) : v);
+  const Visible kept = drops ? drop_weights<Product, NV>(*call.problem, b, tile, v, call.scores, call.kept) : v;
+  add_values<Product, NV>(call, b, tile, kept, spans);
 }
 
 template <class Product>

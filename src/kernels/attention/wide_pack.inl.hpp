@@ -152,7 +152,7 @@ HEED_INLINE void store_square(const OutputRows& o, std::byte* const (&row)[kLane
   }
   if (o.dtype == DType::kFloat32 && o.dim_stride == 1 && n == kLanes) {
     HEED_UNROLL  // without, the square goes through memory once more
-    for (int i = 0; i < kLanes; ++i) {
+        for (int i = 0; i < kLanes; ++i) {
       if (i < count) storeu(reinterpret_cast<float*>(row[i]) + d, square[i]);
     }
     return;

@@ -104,23 +104,6 @@ static Visible visible_range(const RowBlock& b, const std::uint64_t* bits, int c
   return {first / kTileBroadcasts * kTileBroadcasts, end < count ? end : count, bits};
 }
 
-/// Scores of the visible keys; register tiles that no row sees get -inf.
-template <class Product, int NV>
-static void score_keys(const RowBlock& b, const KeyTile& tile, const Visible& v, std::int64_t words, Loader& loader, float* scores,
-                       Vec (&max_of)[NV]) noexcept {
-  for (int k = v.begin; k < v.end; k += kTileBroadcasts) {
-    move_rows(loader, loader.per_step);
-    float* to = scores + k * NV * kLanes;
-    std::uint64_t seen = v.bits == nullptr ? 1U : 0U;
-    for (int i = k; v.bits != nullptr && i < v.end && i < k + kTileBroadcasts; ++i) seen |= v.bits[i];
-    if (seen != 0) {
-      score_tile<Product, NV>(b.panel, tile.keys + k, words, to, max_of);
-    } else {
-      for (int i = 0; i < kTileBroadcasts * NV; ++i) store(to + i * kLanes, set1(-__builtin_inff()));
-    }
-  }
-}
-
 static void cap_scores(const Recipe& r, float* scores, std::int64_t count) noexcept {
   const Vec factor = set1(r.score_factor), cap = set1(r.cap);
   for (std::int64_t i = 0; i < count; i += kLanes) store(scores + i, mul(cap, tanh(mul(factor, load(scores + i)))));

@@ -29,9 +29,9 @@ HEED_INLINE Vec broadcast_word(const std::byte* p) {
   return set1(word);
 }
 
-/// Scores of kTileBroadcasts keys, at `scores` [key][NV * kLanes]; raises `max` to them.
-/// panel [words][NV * kLanes]; keys: row pointers.
-template <class Product, int NV>
+/// Scores of kTileBroadcasts keys for NV of a row block's kOf vectors, at `scores` [key][kOf * kLanes]; raises `max` to them.
+/// panel [words][kOf * kLanes], from the first of the NV vectors on; keys: row pointers.
+template <class Product, int NV, int kOf>
 [[gnu::noinline]] static void score_tile(const float* panel, const std::byte* const* keys, std::int64_t words, float* scores,
                                          Vec (&max_of)[NV]) noexcept {
   Vec c[kTileBroadcasts][NV];
@@ -46,7 +46,7 @@ template <class Product, int NV>
       for (std::int64_t w = 0; w < words; ++w) {
     Vec q[NV];
     HEED_UNROLL
-    for (int j = 0; j < NV; ++j) q[j] = load(panel + (w * NV + j) * kLanes);
+    for (int j = 0; j < NV; ++j) q[j] = load(panel + (w * kOf + j) * kLanes);
     HEED_UNROLL
     for (int i = 0; i < kTileBroadcasts; ++i) {
       Vec k = broadcast_word(key[i] + 4 * w);
@@ -60,30 +60,30 @@ template <class Product, int NV>
     Vec top = max_of[j];  // a copy: `scores` might alias max_of
     HEED_UNROLL
     for (int i = 0; i < kTileBroadcasts; ++i) {
-      store(scores + (i * NV + j) * kLanes, c[i][j]);
+      store(scores + (i * kOf + j) * kLanes, c[i][j]);
       top = max(top, c[i][j]);
     }
     max_of[j] = top;
   }
 }
 
-/// Adds to kTileBroadcasts rows of `out` [d][NV * kLanes] (or starts them, when `fresh`).
-/// weights [words][NV * kLanes]; values: row pointers of `words` rows, offset_bytes to the first d.
-template <class Product, int NV>
+/// Adds to NV of kOf vectors of kTileBroadcasts rows of `out` [d][kOf * kLanes] (or starts them, when `fresh`).
+/// weights [words][kOf * kLanes], from the first of the NV vectors on, as `out` is; values: row pointers of `words` rows, offset_bytes to the first d.
+template <class Product, int NV, int kOf>
 [[gnu::noinline]] static void output_tile(const float* weights, const std::byte* const* values, std::int64_t offset_bytes,
                                           std::int64_t words, float* out, bool fresh) noexcept {
   Vec c[kTileBroadcasts][NV];
   HEED_UNROLL
   for (int i = 0; i < kTileBroadcasts; ++i) {
     HEED_UNROLL
-    for (int j = 0; j < NV; ++j) c[i][j] = fresh ? zero() : load(out + (i * NV + j) * kLanes);
+    for (int j = 0; j < NV; ++j) c[i][j] = fresh ? zero() : load(out + (i * kOf + j) * kLanes);
   }
   HEED_UNROLL_4
   for (std::int64_t w = 0; w < words; ++w) {
     const std::byte* value = values[w] + offset_bytes;
     Vec p[NV];
     HEED_UNROLL
-    for (int j = 0; j < NV; ++j) p[j] = load(weights + (w * NV + j) * kLanes);
+    for (int j = 0; j < NV; ++j) p[j] = load(weights + (w * kOf + j) * kLanes);
     HEED_UNROLL
     for (int i = 0; i < kTileBroadcasts; ++i) {
       Vec v = broadcast_word(value + 4 * i);
@@ -95,7 +95,7 @@ template <class Product, int NV>
   HEED_UNROLL
   for (int i = 0; i < kTileBroadcasts; ++i) {
     HEED_UNROLL
-    for (int j = 0; j < NV; ++j) store(out + (i * NV + j) * kLanes, c[i][j]);
+    for (int j = 0; j < NV; ++j) store(out + (i * kOf + j) * kLanes, c[i][j]);
   }
 }
 
