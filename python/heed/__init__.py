@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed: exact attention for CPUs, fast, maskable at will and trainable.
+
+>>> import heed, numpy as np
+>>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 128, 8, 64), np.float32)      # [B, L, H, D]
+>>> heed.attention(q, k, v, mask=heed.Mask.causal() & heed.Mask.sliding_window(32)).shape
+(1, 128, 8, 64)
+
+For torch: `heed.torch.scaled_dot_product_attention`, `heed.flash_attn`, `heed.transformers.register()`.
+"""
+
+from heed._core import (
+    KvCache,
+    KvView,
+    Mask,
+    RopeConfig,
+    RopeDivisors,
+    RopeDynamic,
+    RopeLinear,
+    RopeLlama3,
+    RopeLong,
+    RopeNtk,
+    RopeProportional,
+    RopeYarn,
+    active_isa,
+    get_num_threads,
+    kernels,
+    set_num_threads,
+)
+from heed._core import version as _version
+from heed._functional import (
+    AttentionGrads,
+    apply_rope,
+    attention,
+    attention_backward,
+    attention_varlen,
+    attention_varlen_backward,
+    explain,
+    merge_states,
+    rope_table,
+)
+
+__version__ = _version()
+
+__all__ = [
+    "AttentionGrads", "KvCache", "KvView", "Mask", "RopeConfig", "RopeDivisors", "RopeDynamic", "RopeLinear", "RopeLlama3", "RopeLong",
+    "RopeNtk", "RopeProportional", "RopeYarn", "active_isa", "apply_rope", "attention", "attention_backward", "attention_varlen",
+    "attention_varlen_backward", "explain", "get_num_threads", "kernels", "merge_states", "rope_table", "set_num_threads",
+]  # fmt: skip

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arrays.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <optional>
+#include <string>
+
+namespace heed::python {
+namespace {
+
+std::optional<DType> dtype_of_code(nb::dlpack::dtype dtype) {
+  using nb::dlpack::dtype_code;
+  if (dtype.lanes != 1) return std::nullopt;
+  const auto code = static_cast<dtype_code>(dtype.code);
+  if (code == dtype_code::Float && dtype.bits == 32) return DType::kFloat32;
+  if (code == dtype_code::Bfloat && dtype.bits == 16) return DType::kBFloat16;
+  if (code == dtype_code::Float && dtype.bits == 16) return DType::kFloat16;
+  if (code == dtype_code::Float && dtype.bits == 64) return DType::kFloat64;
+  if (code == dtype_code::Bool && dtype.bits == 8) return DType::kBool;
+  if (code == dtype_code::Int && dtype.bits == 32) return DType::kInt32;
+  if (code == dtype_code::Int && dtype.bits == 64) return DType::kInt64;
+  return std::nullopt;
+}
+
+std::optional<DType> dtype_of_name(std::string_view name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64, DType::kBool, DType::kInt32, DType::kInt64}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void throw_type(const char* name, const std::string& problem) {
+  throw nb::type_error((std::string(name) + ": " + problem).c_str());
+}
+
+void check_rank(const char* name, std::size_t rank) {
+  if (rank > static_cast<std::size_t>(kMaxRank)) {
+    throw nb::value_error((std::string(name) + ": expected at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank)).c_str());
+  }
+}
+
+Extents extents_of(const char* name, nb::handle sequence) {
+  const nb::tuple values(sequence);
+  check_rank(name, values.size());
+  std::int64_t copy[kMaxRank] = {};
+  for (std::size_t i = 0; i < values.size(); ++i) copy[i] = nb::cast<std::int64_t>(values[i]);
+  return Extents(std::span<const std::int64_t>(copy, values.size()));
+}
+
+/// (address, dtype name, shape, strides in elements).
+template <class View, class Pointer>
+View view_of_tuple(const char* name, nb::handle object) {
+  const auto parts = nb::borrow<nb::tuple>(object);
+  if (parts.size() != 4) throw_type(name, "expected an array");
+  const auto dtype = dtype_of_name(nb::cast<std::string_view>(parts[1]));
+  if (!dtype) throw_type(name, "dtype " + nb::cast<std::string>(nb::str(parts[1])) + " is not supported");
+  auto* data = reinterpret_cast<Pointer*>(nb::cast<std::uintptr_t>(parts[0]));
+  return View(data, *dtype, extents_of(name, parts[2]), extents_of(name, parts[3]));
+}
+
+template <class View, class Ndarray>
+View view_of_ndarray(const char* name, nb::handle object, const Ndarray& array) {
+  const auto dtype = dtype_of_code(array.dtype());
+  if (!dtype) {
+    throw_type(name, "dtype " + nb::cast<std::string>(nb::str(object.attr("dtype"))) +
+                         " is not supported: expected float32, bfloat16, float16, float64, bool, int32 or int64");
+  }
+  check_rank(name, array.ndim());
+  std::int64_t shape[kMaxRank] = {}, strides[kMaxRank] = {};
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    shape[i] = static_cast<std::int64_t>(array.shape(i));
+    strides[i] = array.stride(i);
+  }
+  return View(array.data(), *dtype, Extents(std::span<const std::int64_t>(shape, array.ndim())),
+              Extents(std::span<const std::int64_t>(strides, array.ndim())));
+}
+
+std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::type_name(object.type())); }
+
+}  // namespace
+
+Array::Array(nb::handle object, const char* name) {
+  if (object.is_none()) return;
+  if (PyTuple_CheckExact(object.ptr()) != 0) {
+    view_ = view_of_tuple<TensorView, const void>(name, object);
+    return;
+  }
+  if (!nb::try_cast(object, owner_)) throw_type(name, "expected an array, got " + name_of_type(object));
+  if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
+  view_ = view_of_ndarray<TensorView>(name, object, owner_);
+}
+
+OutputArray::OutputArray(nb::handle object, const char* name) {
+  if (object.is_none()) return;
+  if (PyTuple_CheckExact(object.ptr()) != 0) {
+    view_ = view_of_tuple<MutableTensorView, void>(name, object);
+    return;
+  }
+  if (!nb::try_cast(object, owner_)) throw_type(name, "expected a writable array, got " + name_of_type(object));
+  if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
+  view_ = view_of_ndarray<MutableTensorView>(name, object, owner_);
+}
+
+Layout parse_layout(std::string_view text) {
+  if (text == "BLHD") return Layout::kTokensFirst;
+  if (text == "BHLD") return Layout::kHeadsFirst;
+  throw nb::value_error(("layout: expected \"BLHD\" or \"BHLD\", got \"" + std::string(text) + "\"").c_str());
+}
+
+}  // namespace heed::python

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// From Python's arrays to heed's views, without a copy.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <heed/tensor.hpp>
+
+namespace heed::python {
+
+namespace nb = nanobind;
+
+/// An argument array: what keeps its memory alive, and the view. `None` gives a view that is "not given".
+///
+/// Takes any object with `__dlpack__` or a buffer, and the tuple (address, dtype, shape, strides) that the Python layer makes of arrays whose
+/// protocol is slow (torch) or absent (ml_dtypes); whoever makes one keeps the memory alive.
+class Array {
+ public:
+  Array() = default;
+  /// Throws TypeError naming the argument when it is no array, or not one in CPU memory.
+  Array(nb::handle object, const char* name);
+
+  [[nodiscard]] const TensorView& view() const noexcept { return view_; }
+  operator const TensorView&() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  nb::ndarray<nb::ro> owner_;
+  TensorView view_;
+};
+
+/// An array to write to; read-only memory is a ValueError.
+class OutputArray {
+ public:
+  OutputArray() = default;
+  OutputArray(nb::handle object, const char* name);
+
+  [[nodiscard]] const MutableTensorView& view() const noexcept { return view_; }
+  operator const MutableTensorView&() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  nb::ndarray<> owner_;
+  MutableTensorView view_;
+};
+
+/// The order of axes 1 and 2 of the caller's arrays: tokens before heads, or heads before tokens.
+enum class Layout : std::uint8_t { kTokensFirst, kHeadsFirst };
+/// "BLHD" or "BHLD"; ValueError otherwise.
+[[nodiscard]] Layout parse_layout(std::string_view text);
+
+/// As [B, L, H, D].
+template <class View>
+[[nodiscard]] View tokens_first(const View& view, Layout layout) {
+  return layout == Layout::kHeadsFirst && view.rank() == 4 ? permute(view, {0, 2, 1, 3}) : view;
+}
+
+}  // namespace heed::python

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed._core: the library for Python's own layer (python/heed), which makes the arrays, names the options and documents them.
+#include "bindings.hpp"
+
+#include <heed/kernels.hpp>
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+namespace heed::python {
+
+nb::object to_numpy(Tensor&& tensor) {
+  auto owner = std::make_unique<Tensor>(std::move(tensor));
+  const Tensor& held = *owner;
+  size_t shape[kMaxRank] = {};
+  std::int64_t strides[kMaxRank] = {};
+  for (int axis = 0; axis < held.shape().rank(); ++axis) {
+    shape[axis] = static_cast<size_t>(held.shape()[axis]);
+    strides[axis] = held.strides()[axis];
+  }
+  nb::dlpack::dtype dtype = nb::dtype<float>();
+  switch (held.dtype()) {
+    case DType::kFloat32: break;
+    case DType::kBFloat16: dtype = nb::dtype<std::uint16_t>(); break;
+    case DType::kFloat16: dtype.bits = 16; break;
+    case DType::kFloat64: dtype = nb::dtype<double>(); break;
+    case DType::kBool: dtype = nb::dtype<bool>(); break;
+    case DType::kInt32: dtype = nb::dtype<std::int32_t>(); break;
+    case DType::kInt64: dtype = nb::dtype<std::int64_t>(); break;
+  }
+  void* data = owner->data();
+  const int rank = held.shape().rank();
+  const nb::capsule keeper(owner.release(), [](void* p) noexcept { delete static_cast<Tensor*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy>(data, static_cast<size_t>(rank), shape, keeper, strides, dtype));
+}
+
+namespace {
+
+nb::list kernels_as_dicts() {
+  nb::list list;
+  for (const KernelInfo& kernel : list_kernels()) {
+    nb::dict entry;
+    entry["family"] = kernel.family;
+    entry["isa"] = kernel.isa;
+    entry["dtypes"] = kernel.dtypes;
+    entry["available"] = kernel.available;
+    entry["selected"] = kernel.selected;
+    entry["reason"] = kernel.reason;
+    list.append(entry);
+  }
+  return list;
+}
+
+}  // namespace
+}  // namespace heed::python
+
+NB_MODULE(_core, module) {
+  namespace nb = nanobind;
+  using namespace heed::python;
+  module.doc() = "heed's C++ library. Private: use the functions of the heed package.";
+  bind_mask(module);
+  bind_cache(module);
+  bind_rope(module);
+  bind_attention(module);
+  bind_backward(module);
+  module.def("kernels", kernels_as_dicts, nb::sig("def kernels() -> list[dict[str, object]]"));
+  module.def("active_isa", &heed::active_isa);
+  module.def("set_num_threads", &heed::set_num_threads, nb::arg("n"));
+  module.def("get_num_threads", &heed::get_num_threads);
+  module.def("version", &heed::version);
+  module.def("probe_fma", &heed::probe_fma, nb::arg("rounds"), nb::call_guard<nb::gil_scoped_release>());
+  module.def("probe_bf16_dot", &heed::probe_bf16_dot, nb::arg("rounds"), nb::call_guard<nb::gil_scoped_release>());
+  module.def(
+      "probe_read",
+      [](nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> memory) {
+        const nb::gil_scoped_release release;
+        return heed::probe_read({memory.data(), memory.size()});
+      },
+      nb::arg("memory"), nb::sig("def probe_read(memory: object) -> float"));
+}
