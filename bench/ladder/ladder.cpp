@@ -29,7 +29,19 @@ struct Options {
   std::vector<std::int64_t> head_dims;
   int rounds = 7;
   std::string json;
+  bool help = false;
 };
+
+constexpr const char* kUsage =
+    R"(heed_ladder [--quick] [--length L] [--head-dim D]... [--rounds N] [--json FILE]
+Checks every step of docs/kernel-ladder.md against float64, then measures them in turn as shares of the FMA peak, on one thread. A minute or two.
+  --quick       short sequences and one round: checks everything, measures nothing
+  --length L    tokens, a multiple of 64 (default: 2048)
+  --head-dim D  head dimension, a multiple of 8; may be repeated (default: 64 and 128)
+  --rounds N    samples per step (default: 7)
+  --json FILE   writes what bench/ladder/plot.py draws
+HEED_ISA=avx2 chooses another instruction set.
+)";
 
 // One line per step.
 // clang-format off
@@ -144,6 +156,10 @@ Options parse(int argc, char** argv) {
       options.rounds = 1;
       continue;
     }
+    if (name == "--help") {
+      options.help = true;
+      return options;
+    }
     if (i + 1 == argc) throw std::invalid_argument(name + ": expected a value");
     const std::string value = argv[++i];
     if (name == "--length") {
@@ -163,6 +179,10 @@ Options parse(int argc, char** argv) {
 }
 
 int run(const Options& options) {
+  if (options.help) {
+    std::fputs(kUsage, stdout);
+    return EXIT_SUCCESS;
+  }
   heed::set_num_threads(1);
   const std::vector<Rung> rungs = rungs_of(heed::active_isa());
   std::printf("%s, instruction set %s, 1 thread, L %ld\n", cpu_name().c_str(), heed::active_isa().c_str(), long(options.length));
