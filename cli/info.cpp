@@ -137,7 +137,7 @@ std::string as_text(const model::GgufFile& file, const model::DecoderConfig& con
                    8.0 * static_cast<double>(info.weight_bytes) / static_cast<double>(std::max<std::int64_t>(1, total_parameters(info))))},
   };
   for (const auto& [name, share] : shares_by_type(file)) {
-    rows.push_back({"  " + name, fmt::format("{} tensors, {}", share.tensors, bytes_text(share.bytes))});
+    rows.push_back({"  " + name, fmt::format("{} tensor{}, {}", share.tensors, share.tensors == 1 ? "" : "s", bytes_text(share.bytes))});
   }
   return format_table(rows);
 }

@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -32,7 +33,10 @@ std::string chosen_commands(const CLI::App& app) {
 /// Help and version go to standard output with code 0, mistakes to standard error with kUsage.
 int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-  note(fmt::format("heed: {}\nTry `{} --help`.\n", error.what(), chosen_commands(app)));
+  const std::vector<std::string> words = app.remaining();
+  const bool unknown = app.get_subcommands().empty() && !words.empty();  // CLI11 would say that a subcommand is required
+  note(fmt::format("heed: {}\nTry `{} --help`.\n", unknown ? fmt::format("there is no command \"{}\"", words.front()) : error.what(),
+                   chosen_commands(app)));
   return kUsage;
 }
 

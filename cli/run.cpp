@@ -25,7 +25,8 @@ namespace {
 using model::Token;
 
 constexpr const char* kFooter = R"(The continuation goes to standard output as it comes, tokens per second to standard error.
-Without --temperature the likeliest token is taken each time.
+Without --temperature the likeliest token is taken each time. The first token's probabilities come with the
+prompt, so the line "generation" counts one token less.
 
 Examples:
   heed run models/smollm2.gguf -p "Once upon a time"
@@ -89,7 +90,8 @@ class Generation {
 
   [[nodiscard]] std::string report() const {
     const auto line = [](const char* what, std::int64_t tokens, double seconds) {
-      return fmt::format("{} {} tokens, {:.1f} tokens/s\n", what, tokens, seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
+      return fmt::format("{} {} token{}, {:.1f} tokens/s\n", what, tokens, tokens == 1 ? "" : "s",
+                         seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
     };
     std::string text = line("prompt    ", prompt_tokens_, prompt_seconds_) + line("generation", steps_, generation_seconds_);
     if (context_full_) text += fmt::format("the context of {} tokens is full\n", session_.length());

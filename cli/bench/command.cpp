@@ -29,8 +29,8 @@ using namespace bench;
 constexpr const char* kFooter =
     R"(A kernel's speed is a share of what the machine does at the same moment, in the same process: products of its FMA
 peak (bfloat16: of its bf16 dot peak, where kernels use one), decode of its read bandwidth, over caches of more than
-1 GB together that no last-level cache can hold. Masked-out work is not counted. Medians of rounds; with
-"rounds from - to", as a busy machine swings. docs/performance.md says more.
+1 GB together that no last-level cache can hold. Masked-out work is not counted. "ratio" is the median over rounds,
+"rounds from - to" its smallest and largest: a busy machine swings. docs/performance.md says more.
 
 Examples:
   heed bench
@@ -87,7 +87,7 @@ int report(const BenchOptions& options, const Bench& bench, const nlohmann::json
   }
   const std::string summary =
       options.quick ? "\n--quick: sizes and rounds that show nothing but that it runs.\n" : summary_of_targets(bench.rows());
-  if (options.json != "-") print(as_table(bench.rows(), machine) + summary);
+  if (options.json != "-") print(as_table(bench.rows(), machine, options.quick ? Verdicts::kLeaveOut : Verdicts::kShow) + summary);
   const auto failed = [](const BenchRow& row) { return outcome_of(row) == Outcome::kFail; };
   if (options.fail_below_target && std::any_of(bench.rows().begin(), bench.rows().end(), failed)) return kFailure;
   if (!before) return kSuccess;

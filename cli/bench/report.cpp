@@ -75,7 +75,7 @@ std::string ranges_text(const BenchRow& row) {
   return fmt::format("{} - {}", judged_text(row, s.least), judged_text(row, s.most));
 }
 
-Row cells(const BenchRow& r) {
+Row cells(const BenchRow& r, Verdicts verdicts) {
   return {r.name,
           r.dtype,
           std::to_string(r.threads),
@@ -84,7 +84,7 @@ Row cells(const BenchRow& r) {
           r.ratio ? share(r.ratio->median) : "",
           ranges_text(r),
           target_text(r),
-          verdict_text(outcome_of(r)),
+          verdicts == Verdicts::kShow ? verdict_text(outcome_of(r)) : "",
           r.note.empty() ? r.shape : fmt::format("{} ({})", r.shape, r.note)};
 }
 
@@ -113,19 +113,19 @@ json to_json(const std::vector<BenchRow>& rows, const json& machine) {
   return {{"machine", machine}, {"rows", list}};
 }
 
-std::string as_table(const std::vector<BenchRow>& rows, const json& machine) {
+std::string as_table(const std::vector<BenchRow>& rows, const json& machine, Verdicts verdicts) {
   std::string text = fmt::format("heed {}, instruction set {}, {}\n", machine.at("heed").get<std::string>(),
                                  machine.at("isa").get<std::string>(), machine.at("cpu").get<std::string>());
   std::vector<Row> table;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (table.empty())
       table.push_back({"kernel", "type", "threads", "speed", "yardstick", "ratio", "rounds from - to", "target", "", "shape"});
-    table.push_back(cells(rows[i]));
+    table.push_back(cells(rows[i], verdicts));
     if (i + 1 < rows.size() && rows[i + 1].suite == rows[i].suite) continue;
     text += fmt::format("\n{}\n{}", rows[i].suite, format_table(table));
     table.clear();
   }
-  return text + warning_of(rows);
+  return verdicts == Verdicts::kShow ? text + warning_of(rows) : text;
 }
 
 std::string summary_of_targets(const std::vector<BenchRow>& rows) {
