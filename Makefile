@@ -2,7 +2,7 @@
 # The usual commands by name. Each does one thing, says what it does, and may be run again. Settings: JOBS (parallel compilers).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-isa build lint format tidy bench sanitize tsan clean
+.PHONY: help demo test test-peers test-isa build lint format tidy bench sanitize tsan clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -12,6 +12,9 @@ demo:  ## Install what is missing, build, fetch a small model (98 MB) and let it
 
 test:  ## Install what is missing, build, fetch both models (351 MB) and run every test
 	tools/test
+
+test-peers:  ## The Python tests with torch, transformers and ONNX Runtime, in a virtual environment (downloads gigabytes)
+	tools/test-python --peers
 
 test-isa:  ## Kernel tests of the instruction sets that this machine lacks, under emulation (FORCE_EMULATION=1: of all)
 	tools/test-isa
