@@ -25,16 +25,15 @@
 namespace heed::base {
 namespace {
 
-std::atomic<bool> forked{false};  // libgomp's pool does not survive a fork: a child that opens a region hangs
+std::atomic<bool> forked{false};
 thread_local int requested_threads = 0;
 thread_local bool inside_region = false;
 
-void watch_forks() {
 #if defined(__unix__)
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-  static_cast<void>(registered);
+/// libgomp's pool does not survive a fork: a child that opens a region hangs. When the library is loaded, not when it is first called: the
+/// pool is the whole process's, and a data loader's workers fork from a parent whose pool another library may have started.
+[[maybe_unused]] const int watches_forks = pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
 #endif
-}
 
 int available_threads() {
 #if defined(HEED_STD_THREADS)
@@ -76,7 +75,6 @@ void work(std::atomic<std::int64_t>& next, std::int64_t tasks, int thread, TaskF
 }  // namespace
 
 int num_threads() {
-  watch_forks();
   if (must_be_serial()) return 1;
   return requested_threads > 0 ? requested_threads : default_threads();
 }
