@@ -23,9 +23,10 @@ const kernels::BackwardKernel* choose_backward(base::Isa isa, DType q, DType dou
 namespace {
 
 void check_state(const Arguments& a, const char* name, const TensorView& view, DType dtype, const Shape& shape) {
-  if (!view || (view.data() == nullptr && element_count(shape) > 0)) base::throw_invalid(a.function, name, to_string(shape), "none");
+  if (!view) base::throw_invalid(a.function, name, to_string(shape), "none");
   if (view.shape() != shape) base::throw_invalid(a.function, name, to_string(shape), to_string(view.shape()));
   if (view.dtype() != dtype) base::throw_invalid(a.function, name, to_string(dtype), to_string(view.dtype()));
+  base::require_memory(a.function, name, view);
 }
 
 }  // namespace

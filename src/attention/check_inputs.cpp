@@ -20,8 +20,12 @@ std::string text(std::int64_t value) { return std::to_string(value); }
 void check_rank(const Arguments& a, const char* name, const TensorView& view, int rank, const char* axes) {
   if (!view) throw_invalid(a.function, name, std::string("a tensor ") + axes, "none");
   if (view.rank() != rank) throw_invalid(a.function, name, text(rank) + " axes " + axes, to_string(view.shape()));
+  std::int64_t count = 1;
   for (const std::int64_t size : view.shape()) {
     if (size < 0) throw_invalid(a.function, name, "sizes of at least 0", to_string(view.shape()));
+    if (size > 0 && __builtin_mul_overflow(count, size, &count)) {
+      throw_invalid(a.function, name, "fewer than 2^63 elements", to_string(view.shape()));
+    }
   }
 }
 

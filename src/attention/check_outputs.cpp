@@ -23,6 +23,7 @@ Reach reach(const TensorView& view, std::int64_t unit) {
   const std::int64_t width = size_bytes(view.dtype());
   Reach result{0, width};
   for (int axis = 0; axis < view.rank(); ++axis) {
+    if (view.size(axis) <= 1) continue;  // any stride is right there, and a huge one would overflow
     const std::int64_t step = view.stride(axis) * width;
     if (unit != 0 && std::abs(step) >= unit) continue;
     const std::int64_t far = (view.size(axis) - 1) * step;
@@ -35,8 +36,9 @@ bool is_empty(const TensorView& view) { return !view || element_count(view.shape
 
 bool every_larger_stride_is_a_multiple(const TensorView& view, std::int64_t unit) {
   for (int axis = 0; axis < view.rank(); ++axis) {
+    if (view.size(axis) <= 1) continue;
     const std::int64_t step = std::abs(view.stride(axis)) * size_bytes(view.dtype());
-    if (view.size(axis) > 1 && step >= unit && step % unit != 0) return false;
+    if (step >= unit && step % unit != 0) return false;
   }
   return true;
 }
@@ -62,8 +64,9 @@ bool may_overlap(const TensorView& a, const TensorView& b) {
   const auto base_b = reinterpret_cast<std::intptr_t>(b.data());
   if (base_a + ra.high <= base_b + rb.low || base_b + rb.high <= base_a + ra.low) return false;
   for (int axis = 0; axis < a.rank(); ++axis) {
+    if (a.size(axis) <= 1) continue;
     const std::int64_t unit = std::abs(a.stride(axis)) * size_bytes(a.dtype());
-    if (a.size(axis) > 1 && unit > 0 && apart_modulo(a, b, unit)) return false;
+    if (unit > 0 && apart_modulo(a, b, unit)) return false;
   }
   return true;
 }

@@ -36,7 +36,10 @@ std::int64_t product(std::span<const std::int64_t> sizes) {
 std::array<int, kMaxRank> axes_by_stride(const Strides& like) {
   std::array<int, kMaxRank> order{};
   std::iota(order.begin(), order.end(), 0);
-  const auto magnitude = [&like](int axis) { return like[axis] < 0 ? -like[axis] : like[axis]; };
+  const auto magnitude = [&like](int axis) {  // the lowest number has no counterpart in std::int64_t
+    const auto bits = static_cast<std::uint64_t>(like[axis]);
+    return like[axis] < 0 ? 0 - bits : bits;
+  };
   std::stable_sort(order.begin(), order.begin() + like.rank(), [&](int a, int b) { return magnitude(a) > magnitude(b); });
   return order;
 }

@@ -130,6 +130,48 @@ TEST(Errors, MemoryIsMissing) {
   EXPECT_EQ(attention(nothing({2, 0, 4, 8}, kF32), c.k, c.v).shape(), (Shape{2, 0, 4, 6}));
 }
 
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+
+TEST(Errors, SizesBeyond64Bits) {
+  const float zero[8] = {};
+  const TensorView many(zero, {1, kMost, 4, 8}, {0, 0, 0, 0}), k(zero, {1, 5, 2, 8}, {0, 0, 0, 0}), v(zero, {1, 5, 2, 6}, {0, 0, 0, 0}),
+      q(zero, {1, 3, 4, 8}, {0, 0, 0, 0}), none(static_cast<const void*>(nullptr), kF32, {kMost, kMost, 3, 5}, {0, 0, 0, 0});
+  expect_error("attention: q", "fewer than 2^63 elements", [&] { static_cast<void>(attention(many, k, v)); });
+  expect_error("attention: k", "fewer than 2^63 elements", [&] { static_cast<void>(attention(q, many, v)); });
+  expect_error("attention: bias", "a null pointer", [&] { static_cast<void>(attention(q, k, v, {.bias = none})); });
+}
+
+TEST(Errors, StridesThatAreMissingOrLeadNowhere) {
+  Call c;
+  const auto view = [](const Tensor& tensor, const Strides& strides) { return TensorView(tensor.data(), kF32, tensor.shape(), strides); };
+  expect_error("attention: q", "a stride for each axis", [&] { static_cast<void>(attention(view(c.q, {1}), c.k, c.v)); });
+  expect_error("attention: k", "a stride for each axis", [&] { static_cast<void>(attention(c.q, view(c.k, {}), c.v)); });
+  const Tensor bias = zeros({3, 5});
+  for (const std::int64_t stride : {kMost, kLeast, std::int64_t{1} << 62, -(std::int64_t{1} << 61)}) {  // times 4 bytes: -4, 0, 0, 0
+    expect_error("attention: v", "within 2^62 bytes", [&] { static_cast<void>(attention(c.q, c.k, view(c.v, {stride, 12, 6, 1}))); });
+    expect_error("attention: bias", "within 2^62 bytes",
+                 [&] { static_cast<void>(attention(c.q, c.k, c.v, {.bias = view(bias, {stride, 1})})); });
+    Tensor out = random_normal({2, 3, 4, 6}, kF32, 1);
+    const Tensor before = out.clone();
+    const MutableTensorView far(out.data(), kF32, out.shape(), {stride, 24, 6, 1});
+    expect_error("attention_into: out", "within 2^62 bytes", [&] { attention_into({.out = far}, c.q, c.k, c.v); });
+    EXPECT_TRUE(same_values(out, before));
+  }
+}
+
+// Frameworks leave any number there.
+TEST(Errors, AStrideOfAnAxisOfOneIsNeverUsed) {
+  const Tensor q = random_normal({1, 3, 4, 8}, kF32, 1), k = random_normal({1, 5, 2, 8}, kF32, 2), v = random_normal({1, 5, 2, 6}, kF32, 3);
+  const Tensor expected = attention(q, k, v);
+  for (const std::int64_t stride : {kMost, kLeast}) {
+    const TensorView odd_q(q.data(), kF32, q.shape(), {stride, 32, 8, 1}), odd_v(v.data(), kF32, v.shape(), {stride, 12, 6, 1});
+    Tensor out = zeros({1, 3, 4, 6});
+    attention_into({.out = MutableTensorView(out.data(), kF32, out.shape(), {stride, 24, 6, 1})}, odd_q, k, odd_v);
+    EXPECT_TRUE(same_values(out, expected));
+    EXPECT_TRUE(same_values(attention(odd_q, k, odd_v), expected));
+  }
+}
+
 TEST(Errors, HeadsAndHeadDims) {
   {
     Call c;
@@ -354,6 +396,10 @@ TEST(Errors, Backward) {
   expect_error("attention_backward: dout", "none", [&] { static_cast<void>(attention_backward({}, q, k, v, state)); });
   expect_error("attention_backward: dout", "int32", [&] { static_cast<void>(attention_backward(ints, q, k, v, state)); });
   expect_error("attention_backward: state.out", "none", [&] { static_cast<void>(attention_backward(dout, q, k, v, {})); });
+  Tensor dq = zeros({2, 3, 4, 8}), dk = zeros({2, 5, 2, 8}), dv = zeros({2, 5, 2, 6});
+  const TensorView no_lse(static_cast<const void*>(nullptr), kF32, {2, 4, 3});
+  expect_error("attention_backward_into: lse", "a null pointer",
+               [&] { attention_backward_into({.dq = dq, .dk = dk, .dv = dv}, dout, q, k, v, state.out, no_lse); });
   const AttentionState other = attention_state(zeros({2, 3, 4, 8}), k, zeros({2, 5, 2, 7}));
   expect_error("attention_backward: state.out", "[2, 3, 4, 7]", [&] { static_cast<void>(attention_backward(dout, q, k, v, other)); });
   expect_error("reference::attention_backward: dout", "[2, 3, 4, 7]",
