@@ -77,7 +77,10 @@ Bench prepare(const BenchOptions& options) {
 
 int finish(const BenchOptions& options, const Comparison& comparison) {
   options.json == "-" ? note(comparison.text) : print(comparison.text);  // standard output is JSON's then
-  return options.fail_on_regression && comparison.slower > 0 ? kFailure : kSuccess;
+  if (!options.fail_on_regression) return kSuccess;
+  // Renamed rows would otherwise leave a check that nothing can fail.
+  if (comparison.compared == 0) throw std::runtime_error("--fail-on-regression: the two measurements have no row in common");
+  return comparison.slower > 0 ? kFailure : kSuccess;
 }
 
 int report(const BenchOptions& options, const Bench& bench, const nlohmann::json& machine, const std::optional<Measurement>& before) {

@@ -172,7 +172,7 @@ Comparison compare(const Measurement& before, const Measurement& after) {
   text += format_table(table);
   text += fmt::format("\n{} rows: {} faster, {} slower, {} same, {} unsure; {} only before, {} only after. Above 1 x is better.\n",
                       table.size() - 1, counts[0], counts[1], counts[2], counts[3], strangers(before, after), strangers(after, before));
-  return {text, counts[1]};
+  return {text, static_cast<int>(table.size()) - 1, counts[1]};
 }
 
 }  // namespace heed::cli::bench

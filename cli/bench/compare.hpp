@@ -41,6 +41,7 @@ struct Measurement {
 
 struct Comparison {
   std::string text;
+  int compared = 0;  ///< rows that both have
   int slower = 0;
 };
 [[nodiscard]] Comparison compare(const Measurement& before, const Measurement& after);

@@ -242,6 +242,11 @@ class Compare(BenchTest):
         self.good("--compare", fast, slow)
         self.good("--compare", slow, fast, "--fail-on-regression")
         self.assertEqual(heed("--compare", fast, slow, "--fail-on-regression").returncode, 1)
+        other = self.write("other.json", crafted(crafted_row("b", 0.6, 0.005)))
+        self.good("--compare", fast, other)
+        done = heed("--compare", fast, other, "--fail-on-regression")
+        self.assertEqual(done.returncode, 1, "nothing was compared")
+        self.assertIn("no row in common", done.stderr)
 
     def test_against_a_run(self):
         path = self.folder / "run.json"
