@@ -157,7 +157,7 @@ class Backward {
   float* sums_ = nullptr;
   std::atomic<std::int64_t>* turns_ = nullptr;       ///< [slots][row blocks]
   std::atomic<std::int64_t>* bias_turns_ = nullptr;  ///< [ranges]: pairs that have added to these keys' bias
-  std::byte* scratch_ = nullptr;                     ///< [threads]
+  std::byte* scratch_ = nullptr;                     ///< [threads that find a task]
 };
 
 void Backward::measure(Pair& pair) {
@@ -181,7 +181,7 @@ void Backward::place(Parts& parts) {
   bias_turns_ = parts.take<std::atomic<std::int64_t>>(extent_.ranges);
   // A pair with one range adds to nobody.
   sums_ = parts.take<float>(extent_.ranges > 1 ? slot_count_ * extent_.blocks * kernel_.block_rows * row : 0);
-  scratch_ = parts.take<std::byte>(threads_ * task_bytes_);
+  scratch_ = parts.take<std::byte>(std::min<std::int64_t>(threads_, extent_.tasks) * task_bytes_);
 }
 
 void Backward::start() {

@@ -120,7 +120,8 @@ void run_narrow(const kernels::NarrowKernel& kernel, const KernelCall& call) {
   const std::int64_t state_bytes =
       base::round_up_to_line(room * state_floats(cut.rows, value_dim) * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t thread_bytes = scratch_bytes(kernel, call);
-  const base::Scratch scratch(task_bytes + state_bytes + base::num_threads() * thread_bytes);
+  const std::int64_t most_threads = std::min<std::int64_t>(base::num_threads(), room);  // there are no more tasks than room
+  const base::Scratch scratch(task_bytes + state_bytes + most_threads * thread_bytes);
   auto* tasks = reinterpret_cast<Task*>(scratch.data());
   auto* states = reinterpret_cast<float*>(scratch.data() + task_bytes);
   std::byte* memory = scratch.data() + task_bytes + state_bytes;

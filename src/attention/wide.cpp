@@ -102,7 +102,7 @@ void run_wide(const kernels::WideKernel& kernel, const KernelCall& call) {
 
   const std::int64_t task_bytes = base::round_up_to_line(work.tasks * static_cast<std::int64_t>(sizeof(Task)));
   const std::int64_t thread_bytes = scratch_bytes(kernel, call, work.blocks_per_task);
-  const base::Scratch scratch(task_bytes + threads * thread_bytes);
+  const base::Scratch scratch(task_bytes + std::min<std::int64_t>(threads, work.tasks) * thread_bytes);
   auto* tasks = reinterpret_cast<Task*>(scratch.data());
   std::byte* memory = scratch.data() + task_bytes;
 

@@ -468,6 +468,17 @@ TEST(Semantics, Row09_SeveralCallersAtOnce) {
   for (const std::atomic<int>& count : same) EXPECT_EQ(count.load(), 20);
 }
 
+// Scratch is for the threads that find work, not for those that were allowed.
+TEST(Semantics, Row09_FarMoreThreadsThanWork) {
+  const Tensor q = random_normal({1, 1, 4, 24}, DType::kFloat32, 1), k = random_normal({1, 600, 2, 24}, DType::kFloat32, 2),
+               v = random_normal({1, 600, 2, 24}, DType::kFloat32, 3);
+  const Forward alone = run_forward(q, k, v, {});
+  const int before = get_num_threads();
+  set_num_threads(std::numeric_limits<int>::max());
+  EXPECT_TRUE(same_bits(run_forward(q, k, v, {}), alone));
+  set_num_threads(before);
+}
+
 // Rows past a sequence's end change nothing either: a longer buffer with kv_lengths equals the short one.
 TEST(Semantics, Row09_SameBitsForAnyBufferLength) {
   everywhere([](DType dtype, Kind kind) {
