@@ -8,8 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention.hpp>
+#include <heed/kernels.hpp>
 
 #include "base/counting_new.hpp"
+#include "base/parallel.hpp"
 #include "support/tensors.hpp"
 
 namespace heed::test {
@@ -35,6 +37,7 @@ std::vector<Mask> masks() {
 
 /// The third call and all later ones must allocate nothing: the first learns what is needed, the second gets it in one piece.
 void expect_no_allocations(const std::string& what, int calls, const std::function<void(int)>& call) {
+  if (!base::SerialOpenMp::works()) set_num_threads(1);  // without OpenMP's pool every thread that starts is an allocation
   call(0);
   call(0);
   const std::int64_t before = allocations.load();

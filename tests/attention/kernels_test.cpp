@@ -7,9 +7,11 @@
 #include <vector>
 
 #include <heed/attention.hpp>
+#include <heed/kernels.hpp>
 
 #include "attention/aligned_allocations.hpp"
 #include "attention/random_case.hpp"
+#include "base/parallel.hpp"
 #include "support/allocations.hpp"
 
 namespace heed::test {
@@ -166,6 +168,7 @@ TEST(MergeKernels, HalvesEqualTheWhole) {
 
 // Once the arena is warm, a call allocates nothing: no plan, no tensor, no scratch, no L x L matrix.
 TEST(Memory, SteadyStateAllocatesNothing) {
+  if (!base::SerialOpenMp::works()) set_num_threads(1);  // without OpenMP's pool every thread that starts is an allocation
   const Tensor k = random_normal({1, 1280, 1, 128}, DType::kFloat32, 2);
   for (const std::int64_t q_tokens : {1, 1280}) {
     const Tensor q = random_normal({1, q_tokens, 2, 128}, DType::kFloat32, 1);
