@@ -25,9 +25,7 @@ void throw_invalid(std::string_view function, std::string_view argument, const s
 
 namespace {
 
-bool has_elements(const Shape& shape) {
-  return std::find(shape.begin(), shape.end(), 0) == shape.end();
-}
+bool has_elements(const Shape& shape) { return std::find(shape.begin(), shape.end(), 0) == shape.end(); }
 
 /// Sums of offsets then fit 64 bits, added to an address as well.
 bool stays_within_reach(const TensorView& view) {

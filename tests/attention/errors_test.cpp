@@ -149,8 +149,9 @@ TEST(Errors, StridesThatAreMissingOrLeadNowhere) {
   const Tensor bias = zeros({3, 5});
   for (const std::int64_t stride : {kMost, kLeast, std::int64_t{1} << 62, -(std::int64_t{1} << 61)}) {  // times 4 bytes: -4, 0, 0, 0
     expect_error("attention: v", "within 2^62 bytes", [&] { static_cast<void>(attention(c.q, c.k, view(c.v, {stride, 12, 6, 1}))); });
-    expect_error("attention: bias", "within 2^62 bytes",
-                 [&] { static_cast<void>(attention(c.q, c.k, c.v, {.bias = view(bias, {stride, 1})})); });
+    expect_error("attention: bias", "within 2^62 bytes", [&] {
+      static_cast<void>(attention(c.q, c.k, c.v, {.bias = view(bias, {stride, 1})}));
+    });
     Tensor out = random_normal({2, 3, 4, 6}, kF32, 1);
     const Tensor before = out.clone();
     const MutableTensorView far(out.data(), kF32, out.shape(), {stride, 24, 6, 1});
