@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with gradients: the direct path of eager calls. Everything that heed.torch offers ends here or in _library.py."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from heed import _core
+
+Tensor = torch.Tensor
+
+DTYPE_NAMES = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.float64: "float64",
+    torch.bool: "bool",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+
+
+class Settings(NamedTuple):
+    """What a call needs beside the tensors that have gradients."""
+
+    mask: Optional[_core.Mask] = None
+    align: str = "bottom_right"
+    scale: Optional[float] = None
+    softcap: Optional[float] = None
+    alibi_slopes: Optional[Tensor] = None
+    query_offset: Optional[Tensor] = None
+    kv_lengths: Optional[Tensor] = None
+    dropout_p: float = 0.0
+    seed: int = 0
+    layout: str = "BHLD"
+
+
+def raw(x: Optional[Tensor]) -> Optional[tuple]:
+    """What heed._core reads; the tensor must outlive the call. KeyError for a type that heed does not have."""
+    return None if x is None else (x.data_ptr(), DTYPE_NAMES[x.dtype], x.shape, x.stride())
+
+
+def pack(s: Settings, bias: Optional[Tensor], sinks: Optional[Tensor]) -> tuple:
+    offset, lengths = raw(s.query_offset), raw(s.kv_lengths)
+    return (s.mask, s.align, s.scale, s.softcap, raw(bias), raw(s.alibi_slopes), raw(sinks), offset, lengths, s.dropout_p, s.seed)
+
+
+def empty_out(q: Tensor, value_dim: int) -> Tensor:
+    """Axes in memory in the order of q's, so that a transposed view of [B, L, H, D] gives one again."""
+    if q.shape[-1] == value_dim:
+        return torch.empty_like(q)
+    order = sorted(range(q.dim()), key=lambda axis: -q.stride(axis))
+    shape = (*q.shape[:-1], value_dim)
+    memory = torch.empty([shape[axis] for axis in order], dtype=q.dtype)
+    return memory.permute([order.index(axis) for axis in range(q.dim())])
+
+
+def empty_lse(q: Tensor, layout: str) -> Tensor:
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    if layout == "varlen":
+        return torch.empty((q.shape[1], q.shape[0]), dtype=dtype)
+    tokens, heads = (2, 1) if layout == "BHLD" else (1, 2)
+    return torch.empty((q.shape[0], q.shape[heads], q.shape[tokens]), dtype=dtype)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], s: Settings, lse: Optional[Tensor]) -> Tensor:
+    out = empty_out(q, v.shape[3])
+    _core.attention_into(raw(out), raw(lse), raw(q), raw(k), raw(v), pack(s, bias, sinks), s.layout)
+    return out
+
+
+def backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor],
+             wants_bias: bool, s: Settings) -> tuple:  # fmt: skip
+    grads = [torch.empty_like(x) for x in (q, k, v)]
+    dbias = torch.empty_like(bias, memory_format=torch.contiguous_format) if bias is not None and wants_bias else None
+    dsinks = None if sinks is None else torch.empty_like(sinks)
+    gradients = (*(raw(g) for g in grads), raw(dbias), raw(dsinks))
+    _core.attention_backward_into(gradients, raw(dout), raw(q), raw(k), raw(v), raw(out), raw(lse), pack(s, bias, sinks), s.layout)
+    return (*grads, dbias, dsinks)
+
+
+class Attention(torch.autograd.Function):
+    """(out, lse) of q, k, v, bias and sink logits; lse has no gradient, and gradients have none."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], s: Settings) -> tuple[Tensor, Tensor]:
+        lse = empty_lse(q, s.layout)
+        out = forward(q, k, v, bias, sinks, s, lse)
+        ctx.save_for_backward(q, k, v, out, lse, bias, sinks)
+        ctx.settings = s
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
+        q, k, v, out, lse, bias, sinks = ctx.saved_tensors
+        return (*backward(dout, q, k, v, out, lse, bias, sinks, ctx.needs_input_grad[3], ctx.settings), None)
+
+
+class VarlenAttention(torch.autograd.Function):
+    """The same for packed sequences: q [Tq, Hq, D], offsets [S + 1]."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], q_offsets: Tensor, k_offsets: Tensor,
+                s: Settings) -> tuple[Tensor, Tensor]:  # fmt: skip
+        out, lse = empty_out(q, v.shape[2]), empty_lse(q, "varlen")
+        _core.attention_varlen_into(raw(out), raw(lse), raw(q), raw(k), raw(v), raw(q_offsets), raw(k_offsets), pack(s, None, sinks))
+        ctx.save_for_backward(q, k, v, out, lse, sinks, q_offsets, k_offsets)
+        ctx.settings = s
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
+        q, k, v, out, lse, sinks, q_offsets, k_offsets = ctx.saved_tensors
+        grads = [torch.empty_like(x) for x in (q, k, v)]
+        dsinks = None if sinks is None else torch.empty_like(sinks)
+        gradients = (*(raw(g) for g in grads), None, raw(dsinks))
+        inputs = (raw(x) for x in (dout, q, k, v, out, lse, q_offsets, k_offsets))
+        _core.attention_varlen_backward_into(gradients, *inputs, pack(ctx.settings, None, sinks))
+        return (*grads, dsinks, None, None, None)
+
+
+def draw_seed() -> int:
+    """From torch's default generator, so that torch.manual_seed repeats the dropout."""
+    return int(torch.empty((), dtype=torch.int64).random_())
