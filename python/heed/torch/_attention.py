@@ -12,16 +12,21 @@ from heed.torch import _autograd as direct
 from heed.torch._autograd import Settings
 
 Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 MaskLike = Union[_core.Mask, str, None]
 
 
 def is_direct(*tensors: Optional[Tensor]) -> bool:
     """Whether nobody watches this call: no compiler, no functorch transform, no dispatch mode, no tensor subclass."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+    if _is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None:
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    return all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
+    for x in tensors:
+        if x is not None and ((type(x) is not Tensor and type(x) is not Parameter) or not x.is_cpu):
+            return False
+    return True
 
 
 def check_tensor(x: Any, name: str, rank: Optional[int] = None) -> None:
@@ -38,7 +43,11 @@ def check_tensor(x: Any, name: str, rank: Optional[int] = None) -> None:
 
 
 def wants_gradients(*tensors: Optional[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def _without_gradient(x: Optional[Tensor], name: str) -> None:
@@ -136,12 +145,13 @@ def attention(
 
 def traced(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], slopes: Optional[Tensor], mask: str, align: str,
            scale: Optional[float], softcap: Optional[float], dropout_p: float, seed: Optional[int], layout: str) -> tuple:  # fmt: skip
-    from heed.torch._library import attention_op
+    from heed.torch._library import Transformed, attention_op
 
     number = None
     if dropout_p > 0.0:
         number = torch.randint(0, 2**63 - 1, (), dtype=torch.int64) if seed is None else torch.tensor(seed, dtype=torch.int64)
-    return attention_op(q, k, v, bias, sinks, slopes, mask, align, scale, softcap, dropout_p, number, layout)
+    call = Transformed.apply if not _is_compiling() and _functorch_level() is not None else attention_op
+    return call(q, k, v, bias, sinks, slopes, mask, align, scale, softcap, dropout_p, number, layout)
 
 
 def attention_varlen(

@@ -39,12 +39,16 @@ class Settings(NamedTuple):
 
 def raw(x: Optional[Tensor]) -> Optional[tuple]:
     """What heed._core reads; the tensor must outlive the call. KeyError for a type that heed does not have."""
-    return None if x is None else (x.data_ptr(), DTYPE_NAMES[x.dtype], x.shape, x.stride())
+    return x if x is None else (x.data_ptr(), DTYPE_NAMES[x.dtype], x.shape, x.stride())
 
 
 def pack(s: Settings, bias: Optional[Tensor], sinks: Optional[Tensor]) -> tuple:
-    offset, lengths = raw(s.query_offset), raw(s.kv_lengths)
-    return (s.mask, s.align, s.scale, s.softcap, raw(bias), raw(s.alibi_slopes), raw(sinks), offset, lengths, s.dropout_p, s.seed)
+    mask, align, scale, softcap, slopes, offset, lengths, dropout_p, seed, _ = s
+    return (
+        mask, align, scale, softcap, bias if bias is None else raw(bias), slopes if slopes is None else raw(slopes),
+        sinks if sinks is None else raw(sinks), offset if offset is None else raw(offset), lengths if lengths is None else raw(lengths),
+        dropout_p, seed,
+    )  # fmt: skip
 
 
 def empty_out(q: Tensor, value_dim: int) -> Tensor:
@@ -81,6 +85,25 @@ def backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Te
     return (*grads, dbias, dsinks)
 
 
+class _First(torch.autograd.Function):
+    """A gradient that has none of its own: it hangs on the inputs, so that whoever asks is told."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *inputs: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise RuntimeError("heed has no second derivatives: attention was differentiated twice")
+
+
+def _first_only(gradients: tuple, *inputs: Tensor) -> tuple:
+    """As they are, unless a graph of the backward pass is made (create_graph=True)."""
+    if not torch.is_grad_enabled():
+        return gradients
+    return tuple(g if g is None else _First.apply(g, *inputs) for g in gradients)
+
+
 class Attention(torch.autograd.Function):
     """(out, lse) of q, k, v, bias and sink logits; lse has no gradient, and gradients have none."""
 
@@ -94,10 +117,10 @@ class Attention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
         q, k, v, out, lse, bias, sinks = ctx.saved_tensors
-        return (*backward(dout, q, k, v, out, lse, bias, sinks, ctx.needs_input_grad[3], ctx.settings), None)
+        gradients = backward(dout, q, k, v, out, lse, bias, sinks, ctx.needs_input_grad[3], ctx.settings)
+        return (*_first_only(gradients, dout, q, k, v), None)
 
 
 class VarlenAttention(torch.autograd.Function):
@@ -114,7 +137,6 @@ class VarlenAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
         q, k, v, out, lse, sinks, q_offsets, k_offsets = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
@@ -122,7 +144,7 @@ class VarlenAttention(torch.autograd.Function):
         gradients = (*(raw(g) for g in grads), None, raw(dsinks))
         inputs = (raw(x) for x in (dout, q, k, v, out, lse, q_offsets, k_offsets))
         _core.attention_varlen_backward_into(gradients, *inputs, pack(ctx.settings, None, sinks))
-        return (*grads, dsinks, None, None, None)
+        return (*_first_only((*grads, dsinks), dout, q, k, v), None, None, None)
 
 
 def draw_seed() -> int:

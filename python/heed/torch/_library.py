@@ -76,23 +76,56 @@ def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, b
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     q, k, v, bias, sinks, slopes, *settings = inputs
-    seed = settings[5]
+    mask, align, scale, softcap, dropout_p, seed, layout = settings
     ctx.save_for_backward(q, k, v, *output, bias, sinks, slopes, seed)
-    ctx.settings = settings
+    ctx.settings = mask, align, scale, softcap, dropout_p, layout
     ctx.mark_non_differentiable(output[1])
 
 
-def _backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
+def _backward(ctx: Any, dout: Tensor, dlse: Any, call: Callable = backward_op) -> tuple:
     q, k, v, out, lse, bias, sinks, slopes, seed = ctx.saved_tensors
-    mask, align, scale, softcap, dropout_p, _, layout = ctx.settings
+    mask, align, scale, softcap, dropout_p, layout = ctx.settings
     wants_bias = bias is not None and ctx.needs_input_grad[3]
-    dq, dk, dv, dbias, dsinks = backward_op(
+    dq, dk, dv, dbias, dsinks = call(
         dout, q, k, v, out, lse, bias, sinks, slopes, mask, align, scale, softcap, dropout_p, seed, layout, wants_bias
     )
     return (dq, dk, dv, dbias if wants_bias else None, None if sinks is None else dsinks, *([None] * 8))
 
 
 attention_op.register_autograd(_backward, setup_context=_setup_context)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    """backward_op under torch.func's transforms."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple:
+        return backward_op(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("heed has no second derivatives: attention was differentiated twice")
+
+
+class Transformed(torch.autograd.Function):
+    """attention_op under torch.func's transforms, in which an operator's own autograd takes no part."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(_setup_context)
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        return attention_op(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
+        return _backward(ctx, dout, dlse, _TransformedBackward.apply)
 
 
 def _one_by_one(op: Callable, info: Any, in_dims: Sequence, args: Sequence) -> tuple:
