@@ -77,15 +77,62 @@ View view_of_ndarray(const char* name, nb::handle object, const Ndarray& array) 
               Extents(std::span<const std::int64_t>(strides, array.ndim())));
 }
 
+/// The type that a buffer's format names; none for other sizes, byte orders and structures.
+std::optional<DType> dtype_of_format(const Py_buffer& buffer) {
+  const std::string_view format = buffer.format != nullptr ? buffer.format : "B";
+  const char code = format.back();
+  if (format.size() > 2 || (format.size() == 2 && format[0] != '=' && format[0] != '<' && format[0] != '@')) return std::nullopt;
+  switch (code) {
+    case 'f': return DType::kFloat32;
+    case 'd': return DType::kFloat64;
+    case 'e': return DType::kFloat16;
+    case '?': return DType::kBool;
+    case 'i':
+    case 'l':
+    case 'q': return buffer.itemsize == 8 ? DType::kInt64 : DType::kInt32;
+    default: return std::nullopt;
+  }
+}
+
+template <class View>
+std::optional<View> view_of_buffer(const char* name, const Py_buffer& buffer) {
+  const auto dtype = dtype_of_format(buffer);
+  if (!dtype) return std::nullopt;
+  check_rank(name, static_cast<std::size_t>(buffer.ndim));
+  std::int64_t shape[kMaxRank] = {}, strides[kMaxRank] = {};
+  for (int i = 0; i < buffer.ndim; ++i) {
+    shape[i] = buffer.shape[i];
+    strides[i] = buffer.strides[i] / buffer.itemsize;
+    if (buffer.strides[i] % buffer.itemsize != 0) {
+      throw nb::value_error((std::string(name) + ": strides that are no multiple of the element size are not supported").c_str());
+    }
+  }
+  const auto rank = static_cast<std::size_t>(buffer.ndim);
+  return View(buffer.buf, *dtype, Extents(std::span<const std::int64_t>(shape, rank)), Extents(std::span<const std::int64_t>(strides, rank)));
+}
+
 std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::type_name(object.type())); }
 
 }  // namespace
+
+bool Buffer::take(nb::handle object, int flags) {
+  if (PyObject_CheckBuffer(object.ptr()) == 0) return false;
+  is_held_ = PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0;
+  if (!is_held_) PyErr_Clear();
+  return is_held_;
+}
 
 Array::Array(nb::handle object, const char* name) {
   if (object.is_none()) return;
   if (PyTuple_CheckExact(object.ptr()) != 0) {
     view_ = view_of_tuple<TensorView, const void>(name, object);
     return;
+  }
+  if (buffer_.take(object, PyBUF_STRIDES | PyBUF_FORMAT)) {
+    if (const auto view = view_of_buffer<TensorView>(name, buffer_.get())) {
+      view_ = *view;
+      return;
+    }
   }
   if (!nb::try_cast(object, owner_)) throw_type(name, "expected an array, got " + name_of_type(object));
   if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
@@ -97,6 +144,13 @@ OutputArray::OutputArray(nb::handle object, const char* name) {
   if (PyTuple_CheckExact(object.ptr()) != 0) {
     view_ = view_of_tuple<MutableTensorView, void>(name, object);
     return;
+  }
+  if (buffer_.take(object, PyBUF_STRIDES | PyBUF_FORMAT)) {
+    if (buffer_.get().readonly != 0) throw nb::value_error((std::string(name) + ": expected a writable array, got a read-only one").c_str());
+    if (const auto view = view_of_buffer<MutableTensorView>(name, buffer_.get())) {
+      view_ = *view;
+      return;
+    }
   }
   if (!nb::try_cast(object, owner_)) throw_type(name, "expected a writable array, got " + name_of_type(object));
   if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash-attention's functions (its 2.x names, layouts, defaults and semantics) on the CPU, with gradients.
+
+Where it differs: float32 and float64 are taken too, head dimensions up to 1024, gradients are always deterministic, a row without keys has
+lse = -inf (not +inf), and `S_dmask` is None. `install()` lets `import flash_attn` find this package.
+
+>>> import torch
+>>> from heed.flash_attn import flash_attn_func
+>>> q, k, v = (torch.randn(2, 10, 4, 16) for _ in range(3))                       # [B, L, H, D]
+>>> flash_attn_func(q, k, v, causal=True, window_size=(4, 0)).shape
+torch.Size([2, 10, 4, 16])
+"""
+
+from heed.flash_attn._install import VERSION as __version__
+from heed.flash_attn._install import install, uninstall
+from heed.flash_attn.flash_attn_interface import (
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
+)
+
+__all__ = [
+    "__version__", "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "install", "uninstall",
+]  # fmt: skip
