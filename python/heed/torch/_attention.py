@@ -69,6 +69,11 @@ def _parse_mask(mask: MaskLike) -> Optional[_core.Mask]:
     return _core.Mask.parse(mask) if isinstance(mask, str) else mask
 
 
+def both(a: Optional[_core.Mask], b: Optional[_core.Mask]) -> Optional[_core.Mask]:
+    """What both let through."""
+    return b if a is None else a if b is None else a & b
+
+
 def _text_of(mask: MaskLike) -> str:
     if mask is None or isinstance(mask, str):
         return mask or ""
@@ -114,7 +119,7 @@ def attention(
     """`heed.attention` with gradients for q, k, v, bias and sink_logits, in training what FlexAttention refuses on CPUs.
 
     Arguments are those of `heed.attention`. `mask` may be a `heed.Mask` or its text; inside torch.compile and torch.func only what has a
-    text form. `seed` None draws one from torch's generator, so that torch.manual_seed repeats the dropout. lse has no gradient; neither
+    text form. A boolean `bias` hides the slots where it is False. `seed` None draws one from torch's generator, so that torch.manual_seed repeats the dropout. lse has no gradient; neither
     have gradients (no second derivatives). Raises ValueError or TypeError naming the argument.
 
     >>> import torch, heed, heed.torch
@@ -134,7 +139,10 @@ def attention(
     if is_direct(q, k, v, bias, alibi_slopes, sink_logits):
         offsets, lengths = _numbers(query_offset, "query_offset"), _numbers(kv_lengths, "kv_lengths")
         number = seed_of(dropout_p, seed)
-        settings = Settings(_parse_mask(mask), align, scale, softcap, alibi_slopes, offsets, lengths, dropout_p, number, layout)
+        parsed = _parse_mask(mask)
+        if bias is not None and bias.dtype == torch.bool:
+            parsed, bias = both(parsed, _core.Mask.from_array(direct.raw(bias))), None
+        settings = Settings(parsed, align, scale, softcap, alibi_slopes, offsets, lengths, dropout_p, number, layout)
         out, lse = dispatch(q, k, v, bias, sink_logits, settings, return_lse)
     else:
         if query_offset is not None or kv_lengths is not None:
