@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
@@ -12,6 +13,20 @@ from heed._arrays import family_of, option, same_family
 
 Mask = _core.Mask
 KvView = _core.KvView
+
+
+def _mask_of_text(text: str) -> Mask:
+    return Mask.parse(text)
+
+
+def _reduce_mask(mask: Mask) -> tuple:
+    text = str(mask)
+    if "<" in text:
+        raise TypeError("cannot pickle a mask that holds arrays")
+    return _mask_of_text, (text,)
+
+
+copyreg.pickle(Mask, _reduce_mask)
 
 
 def pack_options(

@@ -35,6 +35,16 @@ std::optional<DType> dtype_of_name(std::string_view name) {
   throw nb::type_error((std::string(name) + ": " + problem).c_str());
 }
 
+std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr()))); }
+std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::type_name(object.type())); }
+
+/// Something that is no array, or one of a type that heed does not have.
+[[noreturn]] void throw_no_array(const char* name, nb::handle object) {
+  if (!nb::hasattr(object, "dtype")) throw_type(name, "expected an array, got " + name_of_type(object));
+  throw_type(name, "dtype " + text_of(nb::object(object.attr("dtype"))) +
+                       " is not supported: expected float32, bfloat16, float16, float64, bool, int32 or int64 in the machine's byte order");
+}
+
 void check_rank(const char* name, std::size_t rank) {
   if (rank > static_cast<std::size_t>(kMaxRank)) {
     throw nb::value_error((std::string(name) + ": expected at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank)).c_str());
@@ -55,7 +65,7 @@ View view_of_tuple(const char* name, nb::handle object) {
   const auto parts = nb::borrow<nb::tuple>(object);
   if (parts.size() != 4) throw_type(name, "expected an array");
   const auto dtype = dtype_of_name(nb::cast<std::string_view>(parts[1]));
-  if (!dtype) throw_type(name, "dtype " + nb::cast<std::string>(nb::str(parts[1])) + " is not supported");
+  if (!dtype) throw_type(name, "dtype " + text_of(parts[1]) + " is not supported");
   auto* data = reinterpret_cast<Pointer*>(nb::cast<std::uintptr_t>(parts[0]));
   return View(data, *dtype, extents_of(name, parts[2]), extents_of(name, parts[3]));
 }
@@ -64,8 +74,7 @@ template <class View, class Ndarray>
 View view_of_ndarray(const char* name, nb::handle object, const Ndarray& array) {
   const auto dtype = dtype_of_code(array.dtype());
   if (!dtype) {
-    throw_type(name, "dtype " + nb::cast<std::string>(nb::str(object.attr("dtype"))) +
-                         " is not supported: expected float32, bfloat16, float16, float64, bool, int32 or int64");
+    throw_no_array(name, object);
   }
   check_rank(name, array.ndim());
   std::int64_t shape[kMaxRank] = {}, strides[kMaxRank] = {};
@@ -111,8 +120,6 @@ std::optional<View> view_of_buffer(const char* name, const Py_buffer& buffer) {
   return View(buffer.buf, *dtype, Extents(std::span<const std::int64_t>(shape, rank)), Extents(std::span<const std::int64_t>(strides, rank)));
 }
 
-std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::type_name(object.type())); }
-
 }  // namespace
 
 bool Buffer::take(nb::handle object, int flags) {
@@ -134,7 +141,7 @@ Array::Array(nb::handle object, const char* name) {
       return;
     }
   }
-  if (!nb::try_cast(object, owner_)) throw_type(name, "expected an array, got " + name_of_type(object));
+  if (!nb::try_cast(object, owner_)) throw_no_array(name, object);
   if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
   view_ = view_of_ndarray<TensorView>(name, object, owner_);
 }
@@ -152,7 +159,7 @@ OutputArray::OutputArray(nb::handle object, const char* name) {
       return;
     }
   }
-  if (!nb::try_cast(object, owner_)) throw_type(name, "expected a writable array, got " + name_of_type(object));
+  if (!nb::try_cast(object, owner_)) throw_no_array(name, object);
   if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
   view_ = view_of_ndarray<MutableTensorView>(name, object, owner_);
 }

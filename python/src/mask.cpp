@@ -156,13 +156,7 @@ void bind_mask(nb::module_& module) {
       .def("__eq__", [](const Mask& a, const Mask& b) { return a == b; }, nb::is_operator())
       .def("__hash__", [](const Mask& m) { return std::hash<std::string>{}(m.to_string()); })
       .def("__str__", &Mask::to_string)
-      .def("__repr__", [](const Mask& m) { return "heed.Mask('" + m.to_string() + "')"; })
-      .def("__reduce__", [](const nb::object& self) {
-        const auto& m = nb::cast<const Mask&>(self);
-        const std::string text = m.to_string();
-        if (text.find('<') != std::string::npos) throw nb::type_error("a mask that holds arrays cannot be pickled");
-        return nb::make_tuple(self.type().attr("parse"), nb::make_tuple(text));
-      });
+      .def("__repr__", [](const Mask& m) { return "heed.Mask('" + m.to_string() + "')"; });
 }
 
 }  // namespace heed::python

@@ -2,12 +2,15 @@
 // heed._core: the library for Python's own layer (python/heed), which makes the arrays, names the options and documents them.
 #include "bindings.hpp"
 
+#include <heed/error.hpp>
 #include <heed/kernels.hpp>
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <exception>
 #include <memory>
+#include <string>
 
 namespace heed::python {
 
@@ -38,6 +41,18 @@ nb::object to_numpy(Tensor&& tensor) {
 
 namespace {
 
+/// ValueError in the words of Python's functions: "attention: k: ...", not "attention_into: k: ...".
+void translate(const std::exception_ptr& error, void* /*unused*/) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const InvalidArgument& e) {
+    std::string text = e.what();
+    const std::size_t end = text.find("_into: ");
+    if (end != std::string::npos && text.find(' ') > end) text.erase(end, 5);
+    PyErr_SetString(PyExc_ValueError, text.c_str());
+  }
+}
+
 nb::list kernels_as_dicts() {
   nb::list list;
   for (const KernelInfo& kernel : list_kernels()) {
@@ -60,6 +75,8 @@ NB_MODULE(_core, module) {
   namespace nb = nanobind;
   using namespace heed::python;
   module.doc() = "heed's C++ library. Private: use the functions of the heed package.";
+  nb::set_leak_warnings(false);  // masks that live as long as the program (module constants, copyreg) are no leaks
+  nb::register_exception_translator(translate);
   bind_mask(module);
   bind_cache(module);
   bind_rope(module);

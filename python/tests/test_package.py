@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as a whole: documentation, stubs, names."""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+import pkgutil
+
+import pytest
+
+import heed
+
+NEEDS = {"heed.torch": "torch", "heed.flash_attn": "torch", "heed.transformers": "transformers"}
+
+
+def modules():
+    yield "heed"
+    for info in pkgutil.walk_packages(heed.__path__, "heed.", onerror=lambda name: None):
+        yield info.name
+
+
+@pytest.mark.parametrize("name", sorted(set(modules())))
+def test_examples_in_docstrings(name):
+    for prefix, package in NEEDS.items():
+        if name.startswith(prefix):
+            pytest.importorskip(package)
+    module = importlib.import_module(name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for test in finder.find(module, name, globs={"heed": heed, **vars(module)}):
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner.run(test)
+        assert runner.failures == 0, test.name
+
+
+@pytest.mark.parametrize("name", ["Mask", "KvCache"])
+def test_examples_of_the_extensions_classes(name):
+    text = inspect.getdoc(getattr(heed, name))
+    test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    assert test.examples and doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_everything_public_is_documented_and_annotated():
+    for name in heed.__all__:
+        item = getattr(heed, name)
+        assert inspect.getdoc(item) or not inspect.isfunction(item), name
+        if inspect.isfunction(item):
+            for parameter in inspect.signature(item).parameters.values():
+                assert parameter.annotation is not inspect.Parameter.empty, f"{name}: {parameter.name}"
+
+
+def test_the_stub_describes_the_module():
+    stubgen = pytest.importorskip("nanobind.stubgen")
+    generator = stubgen.StubGen(heed._core)
+    generator.put(heed._core)
+    shipped = (pathlib.Path(heed.__file__).parent / "_core.pyi").read_text()
+    names = {line.split("(")[0].split(":")[0].split()[-1] for line in shipped.splitlines() if line.startswith(("def ", "class "))}
+    assert {n for n in dir(heed._core) if not n.startswith("_")} <= names
+    strip = lambda text: [line for line in text.splitlines() if line.startswith(("def ", "class ", "    def "))]  # noqa: E731
+    assert strip(generator.get()) == strip(shipped)
+
+
+def test_version_matches_the_package():
+    metadata = pytest.importorskip("importlib.metadata")
+    try:
+        assert metadata.version("heed") == heed.__version__
+    except metadata.PackageNotFoundError:
+        pytest.skip("heed runs from its source tree")
+    assert (pathlib.Path(heed.__file__).parent / "py.typed").is_file()
