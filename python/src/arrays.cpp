@@ -25,7 +25,8 @@ std::optional<DType> dtype_of_code(nb::dlpack::dtype dtype) {
 }
 
 std::optional<DType> dtype_of_name(std::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64, DType::kBool, DType::kInt32, DType::kInt64}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64, DType::kBool, DType::kInt32, DType::kInt64}) {
     if (name == to_string(dtype)) return dtype;
   }
   return std::nullopt;
@@ -47,7 +48,8 @@ std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::t
 
 void check_rank(const char* name, std::size_t rank) {
   if (rank > static_cast<std::size_t>(kMaxRank)) {
-    throw nb::value_error((std::string(name) + ": expected at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank)).c_str());
+    throw nb::value_error(
+        (std::string(name) + ": expected at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank)).c_str());
   }
 }
 
@@ -117,7 +119,8 @@ std::optional<View> view_of_buffer(const char* name, const Py_buffer& buffer) {
     }
   }
   const auto rank = static_cast<std::size_t>(buffer.ndim);
-  return View(buffer.buf, *dtype, Extents(std::span<const std::int64_t>(shape, rank)), Extents(std::span<const std::int64_t>(strides, rank)));
+  return View(buffer.buf, *dtype, Extents(std::span<const std::int64_t>(shape, rank)),
+              Extents(std::span<const std::int64_t>(strides, rank)));
 }
 
 }  // namespace
@@ -153,7 +156,8 @@ OutputArray::OutputArray(nb::handle object, const char* name) {
     return;
   }
   if (buffer_.take(object, PyBUF_STRIDES | PyBUF_FORMAT)) {
-    if (buffer_.get().readonly != 0) throw nb::value_error((std::string(name) + ": expected a writable array, got a read-only one").c_str());
+    if (buffer_.get().readonly != 0)
+      throw nb::value_error((std::string(name) + ": expected a writable array, got a read-only one").c_str());
     if (const auto view = view_of_buffer<MutableTensorView>(name, buffer_.get())) {
       view_ = *view;
       return;

@@ -32,9 +32,10 @@ void make_cache(KvCache* self, std::int64_t layers, std::int64_t batch, std::int
 
 std::string describe(const KvCache& cache) {
   const KvCacheConfig& c = cache.config();
-  return "heed.KvCache(layers=" + std::to_string(c.layers) + ", batch=" + std::to_string(c.batch) + ", kv_heads=" +
-         std::to_string(c.kv_heads) + ", head_dim=" + std::to_string(c.head_dim) + ", capacity=" + std::to_string(c.capacity_tokens) +
-         ", dtype=\"" + to_string(c.format) + "\"; length " + std::to_string(cache.length()) + ")";
+  return "heed.KvCache(layers=" + std::to_string(c.layers) + ", batch=" + std::to_string(c.batch) +
+         ", kv_heads=" + std::to_string(c.kv_heads) + ", head_dim=" + std::to_string(c.head_dim) +
+         ", capacity=" + std::to_string(c.capacity_tokens) + ", dtype=\"" + to_string(c.format) + "\"; length " +
+         std::to_string(cache.length()) + ")";
 }
 
 }  // namespace
@@ -50,12 +51,16 @@ void bind_cache(nb::module_& module) {
             return nb::make_tuple(s[0], s[1], s[2], s[3]);
           },
           nb::sig("def shape(self) -> tuple[int, int, int, int]"), "[B, length, Hkv, D].")
-      .def_prop_ro("value_dim", [](const KvView& view) { return view.values().size(3); }, "Dv.")
-      .def_prop_ro("dtype", [](const KvView& view) { return to_string(view.keys().dtype()); }, "Storage type, by name.")
-      .def("keys_as_float32", [](const KvView& view) { return to_numpy(convert(view.keys(), DType::kFloat32)); },
-           "A copy of the keys, float32 [B, length, Hkv, D].")
-      .def("values_as_float32", [](const KvView& view) { return to_numpy(convert(view.values(), DType::kFloat32)); },
-           "A copy of the values, float32 [B, length, Hkv, Dv].");
+      .def_prop_ro(
+          "value_dim", [](const KvView& view) { return view.values().size(3); }, "Dv.")
+      .def_prop_ro(
+          "dtype", [](const KvView& view) { return to_string(view.keys().dtype()); }, "Storage type, by name.")
+      .def(
+          "keys_as_float32", [](const KvView& view) { return to_numpy(convert(view.keys(), DType::kFloat32)); },
+          "A copy of the keys, float32 [B, length, Hkv, D].")
+      .def(
+          "values_as_float32", [](const KvView& view) { return to_numpy(convert(view.values(), DType::kFloat32)); },
+          "A copy of the values, float32 [B, length, Hkv, Dv].");
 
   nb::class_<KvCache>(
       module, "KvCache",
@@ -86,7 +91,8 @@ void bind_cache(nb::module_& module) {
           nb::arg("layer"), nb::arg("k"), nb::arg("v"),
           "Appends k [B, n, Hkv, D] and v [B, n, Hkv, Dv], of any floating dtype, behind the tokens of `layer`.\n\n"
           "Raises ValueError when the capacity would be exceeded; nothing is appended then.")
-      .def("commit", &KvCache::commit, nb::arg("n"), "Ends a step in which every layer received n tokens; ValueError names one that did not.")
+      .def("commit", &KvCache::commit, nb::arg("n"),
+           "Ends a step in which every layer received n tokens; ValueError names one that did not.")
       .def("truncate", &KvCache::truncate, nb::arg("length"), "Forgets every token at and past `length`, and appends without a commit.")
       .def("layer", &KvCache::layer, nb::arg("layer"), nb::keep_alive<0, 1>(), "What `attention` reads, uncommitted tokens included.")
       .def("__repr__", describe);

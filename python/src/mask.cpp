@@ -26,8 +26,8 @@ struct Call {
   std::int64_t batch, heads, q_tokens, k_tokens, query_offset;
 };
 
-Call call_of(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch,
-             std::int64_t heads, std::optional<std::int64_t> query_offset) {
+Call call_of(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch, std::int64_t heads,
+             std::optional<std::int64_t> query_offset) {
   const mask::Traits& traits = mask.node().traits();
   const auto fail = [](const std::string& text) { throw nb::value_error(text.c_str()); };
   if (q_tokens < 0 || k_tokens < 0) fail("lq, lk: expected sizes of at least 0");
@@ -133,8 +133,9 @@ void bind_mask(nb::module_& module) {
                   "`tokens` keys with the query's own: p - tokens < j <= p (Mistral, Hugging Face's sliding_window).")
       .def_static("prefix_lm", &Mask::prefix_lm, nb::arg("n"), "The first n keys for everybody, causal for the rest.")
       .def_static("sink_tokens", &Mask::sink_tokens, nb::arg("n"), "The first n keys, for everybody.")
-      .def_static("global_tokens", [](const std::vector<std::int64_t>& positions) { return Mask::global_tokens(positions); },
-                  nb::arg("positions"), "p or j is one of `positions` (Longformer).")
+      .def_static(
+          "global_tokens", [](const std::vector<std::int64_t>& positions) { return Mask::global_tokens(positions); }, nb::arg("positions"),
+          "p or j is one of `positions` (Longformer).")
       .def_static("documents", make_documents, nb::arg("ids"),
                   "Tokens of the same document: ids[p] == ids[j]. ids int32 or int64, [L] or [B, L]; copied.")
       .def_static("block_sparse", make_block_sparse, nb::arg("layout"), nb::arg("block"),
@@ -153,7 +154,8 @@ void bind_mask(nb::module_& module) {
       .def(nb::self & nb::self)
       .def(nb::self | nb::self)
       .def("__invert__", [](const Mask& m) { return ~m; })
-      .def("__eq__", [](const Mask& a, const Mask& b) { return a == b; }, nb::is_operator())
+      .def(
+          "__eq__", [](const Mask& a, const Mask& b) { return a == b; }, nb::is_operator())
       .def("__hash__", [](const Mask& m) { return std::hash<std::string>{}(m.to_string()); })
       .def("__str__", &Mask::to_string)
       .def("__repr__", [](const Mask& m) { return "heed.Mask('" + m.to_string() + "')"; });

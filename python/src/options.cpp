@@ -33,11 +33,8 @@ Align parse_align(nb::handle object) {
 }  // namespace
 
 Options::Options(const nb::tuple& parts)
-    : bias_(parts[4], "bias"),
-      alibi_slopes_(parts[5], "alibi_slopes"),
-      sink_logits_(parts[6], "sink_logits"),
-      query_offset_(parts[7], "query_offset"),
-      kv_lengths_(parts[8], "kv_lengths") {
+    : bias_(parts[4], "bias"), alibi_slopes_(parts[5], "alibi_slopes"), sink_logits_(parts[6], "sink_logits"),
+      query_offset_(parts[7], "query_offset"), kv_lengths_(parts[8], "kv_lengths") {
   if (!parts[0].is_none()) {
     const Mask* mask = nullptr;
     if (!nb::try_cast(parts[0], mask) || mask == nullptr) throw_type("mask", "a heed.Mask or None", parts[0]);

@@ -15,14 +15,20 @@ namespace {
 
 void bind_scalings(nb::module_& module) {
   nb::class_<RopeLinear>(module, "RopeLinear", "theta_i / factor: position interpolation (arXiv 2306.15595).")
-      .def("__init__", [](RopeLinear* self, double factor) { new (self) RopeLinear{factor}; }, nb::arg("factor"))
+      .def(
+          "__init__", [](RopeLinear* self, double factor) { new (self) RopeLinear{factor}; }, nb::arg("factor"))
       .def_rw("factor", &RopeLinear::factor);
   nb::class_<RopeNtk>(module, "RopeNtk", "base * alpha^(d/(d-2)): \"NTK-aware\".")
-      .def("__init__", [](RopeNtk* self, double alpha) { new (self) RopeNtk{alpha}; }, nb::arg("alpha"))
+      .def(
+          "__init__", [](RopeNtk* self, double alpha) { new (self) RopeNtk{alpha}; }, nb::arg("alpha"))
       .def_rw("alpha", &RopeNtk::alpha);
   nb::class_<RopeDynamic>(module, "RopeDynamic", "NTK-aware by the length of the sequence (Hugging Face's \"dynamic\").")
-      .def("__init__", [](RopeDynamic* self, double factor, std::int64_t n) { new (self) RopeDynamic{factor, n}; }, nb::arg("factor"),
-           nb::arg("max_positions"))
+      .def(
+          "__init__",
+          [](RopeDynamic* self, double factor, std::int64_t n) {
+            new (self) RopeDynamic{factor, n};
+          },
+          nb::arg("factor"), nb::arg("max_positions"))
       .def_rw("factor", &RopeDynamic::factor)
       .def_rw("max_positions", &RopeDynamic::max_positions);
   nb::class_<RopeYarn>(module, "RopeYarn", "YaRN (arXiv 2309.00071); `truncate=False` is gpt-oss's variant.")
@@ -30,8 +36,9 @@ void bind_scalings(nb::module_& module) {
           "__init__",
           [](RopeYarn* self, double factor, std::int64_t original_length, double beta_fast, double beta_slow,
              std::optional<double> attention_factor, double mscale, double mscale_all_dim, bool truncate) {
-            new (self) RopeYarn{factor, original_length, beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim,
-                                truncate ? RopeYarn::Truncate::kYes : RopeYarn::Truncate::kNo};
+            new (self)
+                RopeYarn{factor,           original_length, beta_fast,      beta_slow,
+                         attention_factor, mscale,          mscale_all_dim, truncate ? RopeYarn::Truncate::kYes : RopeYarn::Truncate::kNo};
           },
           nb::arg("factor"), nb::arg("original_length"), nb::kw_only(), nb::arg("beta_fast") = 32.0, nb::arg("beta_slow") = 1.0,
           nb::arg("attention_factor").none() = nb::none(), nb::arg("mscale") = 0.0, nb::arg("mscale_all_dim") = 0.0,
@@ -59,12 +66,17 @@ void bind_scalings(nb::module_& module) {
       .def_rw("factor", &RopeLlama3::factor)
       .def_rw("original_length", &RopeLlama3::original_length);
   nb::class_<RopeProportional>(module, "RopeProportional", "The first part of the pairs rotates, the others do not (Gemma 4).")
-      .def("__init__", [](RopeProportional* self, double proportion, double factor) { new (self) RopeProportional{proportion, factor}; },
-           nb::arg("proportion"), nb::arg("factor") = 1.0)
+      .def(
+          "__init__",
+          [](RopeProportional* self, double proportion, double factor) {
+            new (self) RopeProportional{proportion, factor};
+          },
+          nb::arg("proportion"), nb::arg("factor") = 1.0)
       .def_rw("proportion", &RopeProportional::proportion);
   nb::class_<RopeDivisors>(module, "RopeDivisors", "One divisor per pair (GGUF's rope_freqs.weight).")
-      .def("__init__", [](RopeDivisors* self, std::vector<double> divisors) { new (self) RopeDivisors{std::move(divisors)}; },
-           nb::arg("divisors"))
+      .def(
+          "__init__", [](RopeDivisors* self, std::vector<double> divisors) { new (self) RopeDivisors{std::move(divisors)}; },
+          nb::arg("divisors"))
       .def_rw("divisors", &RopeDivisors::divisors);
 }
 
