@@ -6,6 +6,9 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -67,3 +70,27 @@ def test_version_matches_the_package():
     except metadata.PackageNotFoundError:
         pytest.skip("heed runs from its source tree")
     assert (pathlib.Path(heed.__file__).parent / "py.typed").is_file()
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_code_on_the_pages(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    space = {}
+    for block in blocks:
+        if ">>>" in block:
+            test = doctest.DocTestParser().get_doctest(block, {"heed": heed}, page, page, 0)
+            assert doctest.DocTestRunner().run(test).failed == 0
+        else:
+            exec(compile(block, page, "exec"), space)
+    assert space["out"].shape == (1, 1024, 8, 64)
+
+
+def test_the_example_learns():
+    pytest.importorskip("transformers")
+    program = ROOT / "examples" / "python" / "finetune_and_generate.py"
+    run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=True)
+    assert "goes on [44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55]" in run.stdout
