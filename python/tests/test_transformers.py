@@ -191,3 +191,14 @@ def test_bfloat16_training_stays_within_twice_eagers_error():
     ids = tokens(2, 30)
     logits = [model(input_ids=ids).logits.double() for model in (exact, eager, ours)]
     assert (logits[2] - logits[0]).abs().max() <= 2 * (logits[1] - logits[0]).abs().max()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_compiles_as_one_graph(name):
+    eager, ours = pair(name)
+    ids = tokens(2, 12)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    got = compiled(input_ids=ids, use_cache=False).logits
+    close(got, eager(input_ids=ids, use_cache=False).logits)
+    got.square().sum().backward()
+    assert all(p.grad is not None for p in ours.parameters())
