@@ -57,16 +57,16 @@ def empty_out(q: Tensor, value_dim: int) -> Tensor:
         return torch.empty_like(q)
     order = sorted(range(q.dim()), key=lambda axis: -q.stride(axis))
     shape = (*q.shape[:-1], value_dim)
-    memory = torch.empty([shape[axis] for axis in order], dtype=q.dtype)
+    memory = q.new_empty([shape[axis] for axis in order])
     return memory.permute([order.index(axis) for axis in range(q.dim())])
 
 
 def empty_lse(q: Tensor, layout: str) -> Tensor:
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "varlen":
-        return torch.empty((q.shape[1], q.shape[0]), dtype=dtype)
+        return q.new_empty((q.shape[1], q.shape[0]), dtype=dtype)
     tokens, heads = (2, 1) if layout == "BHLD" else (1, 2)
-    return torch.empty((q.shape[0], q.shape[heads], q.shape[tokens]), dtype=dtype)
+    return q.new_empty((q.shape[0], q.shape[heads], q.shape[tokens]), dtype=dtype)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], s: Settings, lse: Optional[Tensor]) -> Tensor:

@@ -43,16 +43,7 @@ def attention_op(
 @attention_op.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bias: Any, sinks: Any, slopes: Any, mask: str, align: str, scale: Any, softcap: Any, dropout_p: float,
       seed: Any, layout: str) -> tuple[Tensor, Tensor]:  # fmt: skip
-    tokens, heads = (2, 1) if layout == "BHLD" else (1, 2)
-    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    out = torch.empty_like(q) if q.shape[-1] == v.shape[-1] else _fake_out(q, v.shape[-1])
-    return out, q.new_empty((q.shape[0], q.shape[heads], q.shape[tokens]), dtype=lse_dtype)
-
-
-def _fake_out(q: Tensor, value_dim: int) -> Tensor:
-    order = sorted(range(q.dim()), key=lambda axis: -q.stride(axis))
-    shape = (*q.shape[:-1], value_dim)
-    return q.new_empty([shape[axis] for axis in order]).permute([order.index(axis) for axis in range(q.dim())])
+    return direct.empty_out(q, v.shape[-1]), direct.empty_lse(q, layout)
 
 
 @torch.library.custom_op("heed::attention_backward", mutates_args=())
