@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """heed.flash_attn against a plain float64 implementation of flash-attention's documented semantics."""
 
-import subprocess
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,43 +10,13 @@ from hypothesis import strategies as st  # noqa: E402
 import heed.flash_attn as fa  # noqa: E402
 from heed.flash_attn import bert_padding  # noqa: E402
 from heed.flash_attn.layers.rotary import apply_rotary_emb  # noqa: E402
-
-
-def make(*shape, seed=0, dtype=torch.float64, grad=False):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype).requires_grad_(grad)
-
-
-def plain(q, k, v, causal=False, window=(-1, -1), softcap=0.0, slopes=None, scale=None, lengths=None, leftpad=None):
-    """[B, L, H, D] in float64, one slot of the L x L matrix after the other's rule."""
-    q, k, v = (x.double() for x in (q, k, v))
-    group = q.shape[2] // k.shape[2]
-    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
-    lq, lk = q.shape[1], k.shape[1]
-    lengths = torch.full((q.shape[0],), lk) if lengths is None else lengths
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if softcap > 0:
-        scores = softcap * torch.tanh(scores / softcap)
-    distance = torch.arange(lk) - (torch.arange(lq)[:, None] + (lengths - lq)[:, None, None])  # [B, Lq, Lk]
-    if slopes is not None:
-        slopes = slopes.double() if slopes.dim() == 2 else slopes.double().expand(q.shape[0], -1)
-        scores = scores - slopes[:, :, None, None] * distance[:, None].abs()
-    left, right = window[0], 0 if causal else window[1]
-    visible = torch.arange(lk) < lengths[:, None, None]
-    if leftpad is not None:
-        visible = visible & (torch.arange(lk) >= leftpad[:, None, None])
-    visible = visible & (distance >= -left if left >= 0 else True) & (distance <= right if right >= 0 else True)
-    scores = scores.masked_fill(~visible[:, None], -torch.inf)
-    weights = torch.where(visible.any(-1)[:, None, :, None], scores, 0.0).softmax(-1) * visible[:, None]
-    return torch.einsum("bhij,bjhd->bihd", weights, v), scores.logsumexp(-1)
-
-
-def close(got, want, atol=1e-10):
-    torch.testing.assert_close(got.double(), want.double(), atol=atol, rtol=0)
+from flash_reference import close, make, plain, rotated  # noqa: E402
 
 
 CALLS = st.tuples(
     st.integers(1, 3), st.sampled_from([(1, 1), (4, 2), (6, 1), (3, 3)]), st.integers(1, 40), st.integers(1, 40), st.booleans(),
-    st.sampled_from([(-1, -1), (5, -1), (-1, 3), (4, 2), (0, 0)]), st.sampled_from([0.0, 2.5]), st.sampled_from([None, 1, 2]), st.integers(0, 999),
+    st.sampled_from([(-1, -1), (5, -1), (-1, 3), (4, 2), (0, 0)]), st.sampled_from([0.0, 2.5]), st.sampled_from([None, 1, 2]),
+    st.integers(0, 999),
 )  # fmt: skip
 
 
@@ -60,13 +27,11 @@ def test_forward(call, dtype):
     q, k, v = make(batch, lq, heads, 16, seed=seed, dtype=dtype), make(batch, lk, kv_heads, 16, seed=seed + 1, dtype=dtype), make(
         batch, lk, kv_heads, 8, seed=seed + 2, dtype=dtype)  # fmt: skip
     slopes = None if slope_axes is None else make(*(batch, heads)[2 - slope_axes :], seed=seed + 3).abs().float()
-    if dtype == torch.float64 and slopes is not None:
-        slopes = slopes.double().float()
     out, lse, _ = fa.flash_attn_func(
         q, k, v, causal=causal, window_size=window, softcap=softcap, alibi_slopes=slopes, return_attn_probs=True
     )
     want, want_lse = plain(q, k, v, causal, window, softcap, slopes)
-    tolerance = {torch.float64: 1e-6 if slopes is not None else 1e-10, torch.float32: 2e-5, torch.bfloat16: 0.04}[dtype]
+    tolerance = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 0.04}[dtype]
     assert out.dtype == dtype
     close(out, want, tolerance)
     close(lse, want_lse, max(tolerance, 1e-10) if dtype == torch.float64 else 1e-4)
@@ -123,6 +88,143 @@ def test_packed_sequences():
         fa.flash_attn_varlen_func(q, k, v, *offsets, 7, 7, block_table=torch.zeros(1, 1))
 
 
+def rounding_error(tensors, weight, dtype):
+    """What a plain causal implementation in `dtype` does: float32 sums, weights, dS and results rounded. (out, dq, dk, dv)."""
+    q, k, v = (x.detach().float().transpose(1, 2) for x in tensors)
+    group, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(k.shape[2] - q.shape[2] + 1)
+    p = (q @ k.transpose(2, 3) * scale).masked_fill(hidden, -torch.inf).softmax(-1)
+    dout, rounded = weight.float().transpose(1, 2), p.to(dtype).float()
+    out = (rounded @ v).to(dtype).float()
+    ds = (p * (dout @ v.transpose(2, 3) - (dout * out).sum(-1, keepdim=True))).to(dtype).float()
+    shared = lambda x: x.unflatten(1, (-1, group)).sum(2)  # noqa: E731
+    results = out, scale * ds @ k, shared(scale * ds.transpose(2, 3) @ q), shared(rounded.transpose(2, 3) @ dout)
+    return [x.transpose(1, 2).to(dtype) for x in results]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lq, lk", [(70, 70), (40, 113)])
+def test_16_bit_types_round_no_more_than_plain_ones(dtype, lq, lk):
+    shapes = (2, lq, 6, 32), (2, lk, 2, 32), (2, lk, 2, 32)
+    tensors = [make(*shape, seed=i, dtype=dtype, grad=True) for i, shape in enumerate(shapes)]
+    weight = make(2, lq, 6, 32, seed=9, dtype=dtype)
+    out = fa.flash_attn_func(*tensors, causal=True)
+    got = out, *torch.autograd.grad(out, tensors, weight)
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    want = plain(*exact, causal=True)[0]
+    wanted = want, *torch.autograd.grad(want, exact, weight.double())
+    for g, w, p, factor in zip(got, wanted, rounding_error(tensors, weight, dtype), (2, 3, 3, 3)):
+        assert g.dtype == dtype
+        assert (g.double() - w).abs().max() <= factor * (p.double() - w).abs().max()
+
+
+def test_packed_gradients_land_in_the_packed_tensor():
+    q, kv = make(11, 4, 8, grad=True), make(14, 2, 2, 8, seed=1, grad=True)
+    offsets = torch.tensor([0, 4, 11], dtype=torch.int32), torch.tensor([0, 9, 14], dtype=torch.int32)
+    slopes = torch.tensor([[0.5, 0.25, 1.0, 0.0], [0.0, 2.0, 0.125, 0.5]])
+    out = fa.flash_attn_varlen_kvpacked_func(q, kv, *offsets, 7, 9, window_size=(3, 2), softcap=4.0, alibi_slopes=slopes)
+    parts = []
+    for s in range(2):
+        rows = [slice(int(o[s]), int(o[s + 1])) for o in offsets]
+        parts.append(plain(q[None, rows[0]], *kv[None, rows[1]].unbind(2), window=(3, 2), softcap=4.0, slopes=slopes[s])[0][0])
+    close(out, torch.cat(parts))
+    weight = make(11, 4, 8, seed=5)
+    for g, w in zip(torch.autograd.grad(out, (q, kv), weight), torch.autograd.grad(torch.cat(parts), (q, kv), weight)):
+        close(g, w)
+
+
+def test_rows_of_no_sequence_give_zero():
+    q = make(9, 2, 8, grad=True)
+    offsets = torch.tensor([2, 5], dtype=torch.int32)
+    out, lse, probabilities = fa.flash_attn_varlen_func(q, q, q, offsets, offsets, 3, 3, return_attn_probs=True)
+    assert probabilities is None and not out[:2].any() and not out[5:].any() and (lse[:, 5:] == -torch.inf).all()
+    close(out[2:5], plain(q[None, 2:5], q[None, 2:5], q[None, 2:5])[0][0])
+    (gradient,) = torch.autograd.grad(out.sum(), q)
+    assert not gradient[:2].any() and not gradient[5:].any() and gradient[2:5].any()
+
+
+def test_dropout_gradients_use_the_same_draw():
+    q, k = make(1, 12, 2, 8), make(1, 12, 2, 8, seed=1)
+    v = make(1, 12, 2, 8, seed=2, grad=True)
+
+    def call():
+        torch.manual_seed(5)
+        return fa.flash_attn_func(q, k, v, 0.4, causal=True)
+
+    weight = make(1, 12, 2, 8, seed=3)
+    (gradient,) = torch.autograd.grad(call(), v, weight)
+    close((gradient * v).sum(), (call() * weight).sum())  # out is linear in v: <dv, v> = <dout, out>
+
+
+def test_a_row_without_keys_has_no_gradient_and_minus_infinity():
+    tensors = [make(1, n, 2, 8, seed=i, grad=True) for i, n in enumerate((5, 2, 2))]
+    out, lse, _ = fa.flash_attn_func(*tensors, causal=True, return_attn_probs=True)
+    assert not out[:, :3].any() and (lse[..., :3] == -torch.inf).all() and lse[..., 3:].isfinite().all()
+    assert not torch.autograd.grad(out.sum(), tensors[0])[0][:, :3].any()
+
+
+def test_compiles():
+    q, k, v = (make(2, 5, 2, 8, seed=i, dtype=torch.float32, grad=True) for i in range(3))
+    offsets = torch.tensor([0, 2, 5], dtype=torch.int32)
+    for window in ((-1, -1), (2, -1), (-1, 1)):
+
+        def dense(q, k, v):
+            return fa.flash_attn_func(q, k, v, window_size=window, softcap=3.0) * 2
+
+        compiled = torch.compile(dense, backend="aot_eager", fullgraph=True)
+        got, want = compiled(q, k, v), dense(q, k, v)
+        torch.testing.assert_close(got, want)
+        for g, w in zip(torch.autograd.grad(got.sum(), (q, k, v)), torch.autograd.grad(want.sum(), (q, k, v))):
+            torch.testing.assert_close(g, w)
+
+    def packed(q):
+        return fa.flash_attn_varlen_func(q, q, q, offsets, offsets, 3, 3, causal=True) * 2
+
+    got, want = torch.compile(packed, backend="aot_eager")(q[0]), packed(q[0])
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got.sum(), q)[0], torch.autograd.grad(want.sum(), q)[0])
+
+
+@pytest.mark.parametrize(
+    "change, error, text",
+    [
+        (dict(window_size=(-2, 0)), ValueError, "window_size"),
+        (dict(window_size=3), TypeError, "window_size"),
+        (dict(dropout_p=1.0), ValueError, "dropout_p"),
+        (dict(softmax_scale="1"), TypeError, "softmax_scale"),
+        (dict(alibi_slopes=torch.ones(3)), ValueError, "alibi_slopes"),
+        (dict(q=torch.ones(5, 2, 8)), ValueError, "q: "),
+        (dict(k=[1.0]), TypeError, "k: "),
+        (dict(k=torch.ones(1, 5, 3, 8), v=torch.ones(1, 5, 3, 8)), ValueError, "k: .*heads"),
+        (dict(v=torch.ones(1, 4, 2, 8)), ValueError, "v: "),
+    ],
+)
+def test_errors_name_the_argument(change, error, text):
+    x = torch.ones(1, 5, 2, 8)
+    with pytest.raises(error, match=text):
+        fa.flash_attn_func(**{**dict(q=x, k=x, v=x), **change})
+
+
+@pytest.mark.parametrize(
+    "change, error, text",
+    [
+        (dict(cu_seqlens_q=[0, 5]), TypeError, "cu_seqlens_q"),
+        (dict(cu_seqlens_k=torch.tensor([0.0, 5.0])), TypeError, "cu_seqlens_k"),
+        (dict(cu_seqlens_q=torch.tensor([0, 6])), ValueError, "cu_seqlens_q.*from 0 to 5"),
+        (dict(cu_seqlens_k=torch.tensor([0, 4, 2])), ValueError, "cu_seqlens_k.*never fall"),
+        (dict(cu_seqlens_k=torch.tensor([0, 4, 5])), ValueError, "cu_seqlens_k.*as many"),
+        (dict(block_table=torch.zeros(1, 1)), NotImplementedError, "block_table"),
+        (dict(q=torch.ones(1, 5, 2, 8)), ValueError, "q: "),
+    ],
+)
+def test_errors_of_packed_sequences_name_the_argument(change, error, text):
+    x, offsets = torch.ones(5, 2, 8), torch.tensor([0, 5], dtype=torch.int32)
+    arguments = dict(q=x, k=x, v=x, cu_seqlens_q=offsets, cu_seqlens_k=offsets, max_seqlen_q=5, max_seqlen_k=5)
+    with pytest.raises(error, match=text):
+        fa.flash_attn_varlen_func(**{**arguments, **change})
+
+
 def test_dropout_is_seeded_by_torch():
     q, k, v = make(1, 50, 2, 8), make(1, 50, 2, 8, seed=1), make(1, 50, 2, 8, seed=2)
     torch.manual_seed(3)
@@ -130,74 +232,6 @@ def test_dropout_is_seeded_by_torch():
     assert not torch.equal(first, fa.flash_attn_func(q, k, v, 0.2))
     torch.manual_seed(3)
     assert torch.equal(first, fa.flash_attn_func(q, k, v, 0.2))
-
-
-@pytest.mark.parametrize("seqlens", [3, torch.tensor([0, 5, 9])])
-@pytest.mark.parametrize("indices", [None, torch.tensor([4, 0, 2])])
-@pytest.mark.parametrize("new", [0, 1, 4])
-@pytest.mark.parametrize("leftpad", [None, torch.tensor([0, 2, 1])])
-def test_kvcache(seqlens, indices, new, leftpad):
-    if new == 0 and isinstance(seqlens, torch.Tensor):
-        seqlens = seqlens + 1
-    q, cache_k, cache_v = make(3, max(new, 1), 4, 8), make(5, 20, 2, 8, seed=1), make(5, 20, 2, 8, seed=2)
-    k, v = (make(3, new, 2, 8, seed=3), make(3, new, 2, 8, seed=4)) if new else (None, None)
-    rows = torch.arange(3) if indices is None else indices
-    lengths = torch.as_tensor(seqlens).expand(3)
-    if leftpad is not None:
-        leftpad = torch.minimum(leftpad, lengths)
-    want_k, want_v = cache_k.clone(), cache_v.clone()
-    for b in range(3):
-        if new:
-            want_k[rows[b], lengths[b] : lengths[b] + new], want_v[rows[b], lengths[b] : lengths[b] + new] = k[b], v[b]
-    out, lse = fa.flash_attn_with_kvcache(
-        q, cache_k, cache_v, k, v, cache_seqlens=seqlens, cache_batch_idx=indices, cache_leftpad=leftpad, causal=True, return_softmax_lse=True
-    )
-    assert torch.equal(cache_k, want_k) and torch.equal(cache_v, want_v)
-    want, want_lse = plain(q, want_k[rows], want_v[rows], causal=True, lengths=lengths + new, leftpad=leftpad)
-    close(out, torch.nan_to_num(want))
-    close(lse, want_lse)
-
-
-def rotated(x, cos, sin, positions, interleaved):
-    """x [B, L, H, D]; positions [B, L]."""
-    half = cos.shape[1]
-    c, s = cos[positions][:, :, None], sin[positions][:, :, None]
-    rotary, rest = x[..., : 2 * half], x[..., 2 * half :]
-    a, b = (rotary[..., ::2], rotary[..., 1::2]) if interleaved else (rotary[..., :half], rotary[..., half:])
-    parts = a * c - b * s, a * s + b * c
-    return torch.cat([torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1), rest], -1)
-
-
-@pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-def test_kvcache_rotates_queries_and_new_keys(interleaved, causal):
-    angles = torch.outer(torch.arange(32.0), torch.tensor([1.0, 0.1, 0.01])).double()
-    cos, sin = angles.cos().float(), angles.sin().float()
-    q, cache_k, cache_v = make(2, 3, 4, 8), make(2, 16, 4, 8, seed=1), make(2, 16, 4, 8, seed=2)
-    k, v, lengths = make(2, 3, 4, 8, seed=3), make(2, 3, 4, 8, seed=4), torch.tensor([2, 7])
-    want_k, want_v = cache_k.clone(), cache_v.clone()
-    steps = torch.arange(3)
-    k_turned = rotated(k, cos.double(), sin.double(), lengths[:, None] + steps, interleaved)
-    q_turned = rotated(q, cos.double(), sin.double(), lengths[:, None] + (steps if causal else 0 * steps), interleaved)
-    for b in range(2):
-        want_k[b, lengths[b] : lengths[b] + 3], want_v[b, lengths[b] : lengths[b] + 3] = k_turned[b], v[b]
-    out = fa.flash_attn_with_kvcache(
-        q, cache_k, cache_v, k, v, cos, sin, cache_seqlens=lengths, causal=causal, rotary_interleaved=interleaved
-    )
-    close(cache_k, want_k, 1e-6)
-    close(out, plain(q_turned, want_k, want_v, causal=causal, lengths=lengths + 3)[0], 1e-6)
-
-
-def test_kvcache_errors():
-    q, cache = make(1, 1, 2, 8), make(1, 4, 2, 8)
-    with pytest.raises(ValueError, match="cache_seqlens.*do not fit"):
-        fa.flash_attn_with_kvcache(q, cache, cache.clone(), q, q, cache_seqlens=4)
-    with pytest.raises(ValueError, match="cache_batch_idx"):
-        fa.flash_attn_with_kvcache(q, cache, cache.clone(), cache_seqlens=4, cache_batch_idx=torch.tensor([1]))
-    with pytest.raises(NotImplementedError, match="block_table"):
-        fa.flash_attn_with_kvcache(q, cache, cache.clone(), block_table=torch.zeros(1, 1))
-    with pytest.raises(ValueError, match="window_size"):
-        fa.flash_attn_func(q, q, q, window_size=(-2, 0))
 
 
 def test_padding_round_trip_and_its_gradient():
@@ -208,7 +242,8 @@ def test_padding_round_trip_and_its_gradient():
     assert torch.equal(back, x * mask[..., None])
     (gradient,) = torch.autograd.grad((back * 3).sum(), x)
     assert torch.equal(gradient, 3 * mask[..., None].expand_as(x).double())
-    packed, _, offsets, longest = bert_padding.unpad_input_for_concatenated_sequences(x, torch.tensor([[2, 1, 0, 0, 0], [3, 0, 0, 0, 0], [5, 0, 0, 0, 0]]))
+    lengths = torch.tensor([[2, 1, 0, 0, 0], [3, 0, 0, 0, 0], [5, 0, 0, 0, 0]])
+    packed, _, offsets, longest = bert_padding.unpad_input_for_concatenated_sequences(x, lengths)
     assert offsets.tolist() == [0, 2, 3, 6, 11] and longest == 5 and packed.shape == (11, 2)
 
 
@@ -228,51 +263,3 @@ def test_rotary_layer(interleaved):
     want = rotated(y, *(t.double() for t in tables), torch.arange(4)[None], interleaved)
     assert apply_rotary_emb(y, *tables, interleaved=interleaved, inplace=True) is not None
     close(y, want, 1e-6)
-
-
-def test_install_answers_imports_and_metadata():
-    program = """
-import importlib.metadata, importlib.util
-import heed.flash_attn
-heed.flash_attn.install(); heed.flash_attn.install()
-assert importlib.util.find_spec("flash_attn") is not None
-import flash_attn, flash_attn.flash_attn_interface
-from flash_attn import flash_attn_func, flash_attn_varlen_func
-from flash_attn.bert_padding import pad_input, unpad_input, index_first_axis
-from flash_attn.layers.rotary import apply_rotary_emb
-assert flash_attn_func is heed.flash_attn.flash_attn_func
-for name in ("flash_attn", "flash-attn"):
-    assert importlib.metadata.version(name) == flash_attn.__version__ == "2.8.3"
-assert "flash_attn" in importlib.metadata.packages_distributions()
-heed.flash_attn.uninstall()
-try:
-    import flash_attn.bert_padding
-    raise SystemExit("still there")
-except ModuleNotFoundError:
-    pass
-try:
-    importlib.metadata.version("flash_attn")
-    raise SystemExit("metadata still there")
-except importlib.metadata.PackageNotFoundError:
-    pass
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-def test_install_refuses_to_hide_a_real_one(tmp_path):
-    (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").write_text("")
-    program = f"""
-import sys
-sys.path.insert(0, {str(tmp_path)!r})
-import heed.flash_attn
-try:
-    heed.flash_attn.install()
-    raise SystemExit("hidden")
-except RuntimeError as error:
-    assert "replace=True" in str(error)
-heed.flash_attn.install(replace=True)
-import flash_attn
-assert flash_attn is heed.flash_attn
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

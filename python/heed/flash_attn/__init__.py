@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """flash-attention's functions (its 2.x names, layouts, defaults and semantics) on the CPU, with gradients.
 
-Where it differs: float32 and float64 are taken too, head dimensions up to 1024, gradients are always deterministic, a row without keys has
-lse = -inf (not +inf), and `S_dmask` is None. `install()` lets `import flash_attn` find this package.
+Where it differs: float32 and float64 are taken too, head dimensions up to 1024, dropout together with softcap, gradients are always
+deterministic, and `S_dmask` is None. A row without keys has lse = -inf, the log of nothing, which merges with other parts exactly, as in
+flash-attention 3 (2.x has +inf). `install()` lets `import flash_attn` find this package.
 
 >>> import torch
 >>> from heed.flash_attn import flash_attn_func

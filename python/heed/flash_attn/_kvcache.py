@@ -8,68 +8,100 @@ from typing import Any, Optional, Union
 import torch
 
 import heed
-from heed.flash_attn._common import Window, mask_of, options_of
-from heed.torch._attention import attention, check_tensor
+from heed.flash_attn._common import Window, mask_of, no_pages, options_of
+from heed.torch import _autograd as direct
+from heed.torch._attention import check_tensor
 
 Tensor = torch.Tensor
 
 
-def _per_batch(x: Union[int, Tensor, None], batch: int, name: str) -> Tensor:
-    if x is None:
-        return torch.zeros(batch, dtype=torch.int64)
-    numbers = torch.as_tensor(x, dtype=torch.int64)
-    if numbers.dim() == 0:
-        return numbers.expand(batch)
-    if numbers.shape != (batch,):
-        raise ValueError(f"{name}: expected an integer or shape [{batch}], got {list(numbers.shape)}")
-    return numbers
+def _integers(x: Union[int, Tensor], batch: int, name: str) -> list[int]:
+    """One for each sequence."""
+    if isinstance(x, int):
+        return [x] * batch
+    if not isinstance(x, Tensor) or x.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name}: expected an int or an int32 tensor [B], got {x.dtype if isinstance(x, Tensor) else type(x).__name__}")
+    if x.dim() == 0:
+        return [int(x)] * batch
+    if x.shape != (batch,):
+        raise ValueError(f"{name}: expected an integer or shape [{batch}], got {list(x.shape)}")
+    return x.tolist()
 
 
-def _cache_rows(cache_batch_idx: Optional[Tensor], batch: int, cache_batch: int) -> Tensor:
-    rows = torch.arange(batch) if cache_batch_idx is None else _per_batch(cache_batch_idx, batch, "cache_batch_idx")
-    if batch > 0 and (int(rows.min()) < 0 or int(rows.max()) >= cache_batch):
-        raise ValueError(f"cache_batch_idx: expected rows of k_cache, 0 to {cache_batch - 1}, got {rows.tolist()}")
-    return rows
+def _check_shapes(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor]) -> None:
+    for x, name in ((q, "q"), (k_cache, "k_cache"), (v_cache, "v_cache")):
+        check_tensor(x, name, 4)
+    if v_cache.shape[:3] != k_cache.shape[:3] or v_cache.dtype != k_cache.dtype:
+        expected = f"{[*k_cache.shape[:3], 'Dv']} of {k_cache.dtype}, as k_cache"
+        raise ValueError(f"v_cache: expected {expected}, got {list(v_cache.shape)} of {v_cache.dtype}")
+    heads, dim = k_cache.shape[2:]
+    if q.shape[3] != dim or heads == 0 or q.shape[2] % heads != 0:
+        raise ValueError(f"k_cache: expected {q.shape[3]} (D of q) and heads that divide the {q.shape[2]} of q, got {list(k_cache.shape)}")
+    if (k is None) != (v is None):
+        raise ValueError(f"{'k' if k is None else 'v'}: expected k and v, or none of them")
+    if k is None or v is None:
+        return
+    check_tensor(k, "k", 4)
+    check_tensor(v, "v", 4)
+    for x, name, last in ((k, "k", dim), (v, "v", v_cache.shape[3])):
+        if x.shape != (q.shape[0], k.shape[1], heads, last):
+            raise ValueError(f"{name}: expected {[q.shape[0], k.shape[1], heads, last]}, got {list(x.shape)}")
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
-    return heed.apply_rope(x.detach(), cos.float(), sin.float(), positions.contiguous(), interleaved=interleaved)
+def _check_slopes(slopes: Optional[Tensor], batch: int, heads: int) -> None:
+    if slopes is not None and tuple(slopes.shape) not in ((heads,), (batch, heads)):
+        raise ValueError(f"alibi_slopes: expected [{heads}] or [{batch}, {heads}], got {list(slopes.shape)}")
 
 
-def _append(k_cache: Tensor, v_cache: Tensor, rows: Tensor, lengths: Tensor, k: Tensor, v: Tensor) -> None:
-    """k and v [B, n, Hkv, D] behind the first `lengths` tokens of their rows."""
-    tokens, capacity = k.shape[1], k_cache.shape[1]
-    if lengths.numel() > 0 and (int(lengths.max()) + tokens > capacity or int(lengths.min()) < 0):
-        raise ValueError(f"cache_seqlens: {lengths.tolist()} and {tokens} new tokens do not fit into a cache of {capacity}")
-    places = lengths[:, None] + torch.arange(tokens)
-    k_cache[rows[:, None], places] = k.to(k_cache.dtype)
-    v_cache[rows[:, None], places] = v.to(v_cache.dtype)
+class _Places:
+    """Where each sequence's keys lie: tokens `pads[b]` to `lengths[b]` of row `rows[b]`."""
+
+    def __init__(self, batch: int, cache: Tensor, new: Optional[Tensor], seqlens: Any, batch_idx: Any, leftpad: Any) -> None:
+        capacity, appended = cache.shape[1], 0 if new is None else new.shape[1]
+        if seqlens is None and new is not None:
+            raise ValueError("cache_seqlens: expected where k and v go, got None")
+        self.filled = _integers(capacity if seqlens is None else seqlens, batch, "cache_seqlens")
+        self.lengths = [filled + appended for filled in self.filled]
+        if any(filled < 0 or length > capacity for filled, length in zip(self.filled, self.lengths)):
+            raise ValueError(f"cache_seqlens: {self.filled} and {appended} new tokens do not fit into a cache of {capacity}")
+        if batch_idx is None and batch > cache.shape[0]:
+            raise ValueError(f"k_cache: expected a row for each of {batch} sequences, got {list(cache.shape)}")
+        self.rows = list(range(batch)) if batch_idx is None else _integers(batch_idx, batch, "cache_batch_idx")
+        if any(row < 0 or row >= cache.shape[0] for row in self.rows):
+            raise ValueError(f"cache_batch_idx: expected rows of k_cache, 0 to {cache.shape[0] - 1}, got {self.rows}")
+        self.pads = [0] * batch if leftpad is None else _integers(leftpad, batch, "cache_leftpad")
+        if any(pad < 0 for pad in self.pads):
+            raise ValueError(f"cache_leftpad: expected at least 0, got {self.pads}")
+
+    def positions(self, tokens: int, step: int) -> Tensor:
+        """Of new tokens, [B, tokens]: behind those that the cache holds, or (step 0) all at the first of these places."""
+        return torch.tensor(self.filled)[:, None] + torch.arange(0, tokens) * step
+
+    def append(self, cache: Tensor, new: Tensor) -> None:
+        for b, (row, start, end) in enumerate(zip(self.rows, self.filled, self.lengths)):
+            cache[row, start:end] = new[b]
 
 
-def _left_padding(cache_leftpad: Tensor, capacity: int) -> heed.Mask:
-    visible = torch.arange(capacity) >= cache_leftpad[:, None]
-    return heed.Mask.from_array(visible[:, None, None])
+def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, at: _Places, mask: Any, options: dict) -> tuple[Tensor, Tensor]:
+    """In one call where the rows follow each other; otherwise one by one, rather than over a copy of the cache."""
+    lse = direct.empty_lse(q, "BLHD")
+    settings = direct.Settings(mask, layout="BLHD", **options)
+
+    batch, first = q.shape[0], at.rows[0] if at.rows else 0
+    if at.rows == list(range(first, first + batch)) and not any(at.pads):
+        rows = slice(first, first + batch)
+        lengths = torch.tensor(at.lengths, dtype=torch.int64)
+        return direct.forward(q, k_cache[rows], v_cache[rows], None, None, settings._replace(kv_lengths=lengths), lse), lse
+    slopes, parts = settings.alibi_slopes, []
+    for b, (row, pad, length) in enumerate(zip(at.rows, at.pads, at.lengths)):
+        own = settings._replace(alibi_slopes=slopes[b : b + 1]) if slopes is not None and slopes.dim() == 2 else settings
+        keys = slice(min(pad, length), length)
+        cache = k_cache[row : row + 1, keys], v_cache[row : row + 1, keys]
+        parts.append(direct.forward(q[b : b + 1], *cache, None, None, own, lse[b : b + 1]))
+    return torch.cat(parts), lse
 
 
-def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, rows: Tensor, lengths: Tensor, leftpad: Optional[Tensor], mask: Any,
-            options: dict) -> tuple[Tensor, Tensor]:  # fmt: skip
-    batch = q.shape[0]
-    if torch.equal(rows, torch.arange(batch)):
-        if leftpad is not None:
-            padding = _left_padding(leftpad, k_cache.shape[1])
-            mask = padding if mask is None else mask & padding
-        return attention(q, k_cache[:batch], v_cache[:batch], mask=mask, kv_lengths=lengths, return_lse=True, **options)
-    parts = []  # one by one, rather than a copy of the cache
-    slopes = options["alibi_slopes"]
-    for b, row in enumerate(rows.tolist()):
-        own = dict(options, alibi_slopes=slopes[b : b + 1] if slopes is not None and slopes.dim() == 2 else slopes)
-        one = slice(b, b + 1)
-        pad = None if leftpad is None else leftpad[one]
-        cache = k_cache[row : row + 1], v_cache[row : row + 1]
-        parts.append(_attend(q[one], *cache, torch.zeros(1, dtype=torch.int64), lengths[one], pad, mask, own))
-    return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
-
-
+@torch.compiler.disable
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -95,8 +127,10 @@ def flash_attn_with_kvcache(
 
     New k, v [B, n, Hkv, D] are written into the caches behind these first, and attended. `rotary_cos`, `rotary_sin` [positions, rotary / 2]
     rotate the new keys at their positions, and the queries at theirs where `causal` or a window is set, else all of them at
-    `cache_seqlens`. `cache_batch_idx` [B] says which row of the cache belongs to which sequence; keys before `cache_leftpad` [B] do not
-    exist. Without `cache_seqlens` and k the whole cache is attended. `num_splits` is ignored (heed splits by itself). No gradients.
+    `cache_seqlens`. `cache_batch_idx` [B] says which row of the cache belongs to which sequence. Keys before `cache_leftpad` [B] do not
+    exist; rotation still counts from the row's start. Without `cache_seqlens` and k the whole cache is attended. `num_splits` is ignored
+    (heed splits by itself). No gradients, and not a part of a compiled graph: torch.compile breaks it here. Raises ValueError or TypeError
+    naming the argument, before the caches are written.
     Returns out [B, Lq, Hq, D], with `return_softmax_lse` also lse [B, Hq, Lq].
 
     >>> cache_k, cache_v = torch.zeros(2, 1, 32, 2, 16)
@@ -106,41 +140,34 @@ def flash_attn_with_kvcache(
     >>> bool((cache_k[:, 4] == k[:, 0]).all())
     True
     """
-    for x, name in ((q, "q"), (k_cache, "k_cache"), (v_cache, "v_cache")):
-        check_tensor(x, name, 4)
-    if block_table is not None:
-        raise NotImplementedError("block_table: heed has no paged cache yet; pass a contiguous k_cache and v_cache")
-    if (k is None) != (v is None):
-        raise ValueError("k, v: expected both or none of them")
-    if (rotary_cos is None) != (rotary_sin is None):
-        raise ValueError("rotary_cos, rotary_sin: expected both or none of them")
-    with torch.no_grad():
-        return _run(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, softmax_scale, causal,
-                    window_size, softcap, rotary_interleaved, alibi_slopes, return_softmax_lse)  # fmt: skip
-
-
-def _run(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Any, v: Any, cos: Any, sin: Any, cache_seqlens: Any, cache_batch_idx: Any,
-         cache_leftpad: Any, softmax_scale: Any, causal: bool, window_size: Window, softcap: float, interleaved: bool, alibi_slopes: Any,
-         return_lse: bool) -> Any:  # fmt: skip
-    batch, capacity = q.shape[0], k_cache.shape[1]
+    no_pages(block_table)
+    _check_shapes(q, k_cache, v_cache, k, v)
     mask, options = mask_of(causal, window_size), options_of(0.0, softmax_scale, softcap, alibi_slopes)
-    rows = _cache_rows(cache_batch_idx, batch, k_cache.shape[0])
-    if cache_seqlens is None and k is None:
-        lengths = torch.full((batch,), capacity, dtype=torch.int64)
-    else:
-        lengths = _per_batch(cache_seqlens, batch, "cache_seqlens")
-    leftpad = None if cache_leftpad is None else _per_batch(cache_leftpad, batch, "cache_leftpad")
-    first = lengths if leftpad is None else lengths - leftpad  # position of the first new token
-    if cos is not None:
-        if k is None:
-            raise ValueError("rotary_cos: expected None, because there are no new keys k to rotate")
-        steps = torch.arange(q.shape[1]) if mask is not None else torch.zeros(q.shape[1], dtype=torch.int64)
-        q = _rotate(q, cos, sin, first[:, None] + steps, interleaved)
-        k = _rotate(k, cos, sin, first[:, None] + torch.arange(k.shape[1]), interleaved)
-    if k is not None:
-        check_tensor(k, "k", 4)
-        check_tensor(v, "v", 4)
-        _append(k_cache, v_cache, rows, lengths, k, v)
-        lengths = lengths + k.shape[1]
-    out, lse = _attend(q, k_cache, v_cache, rows, lengths.contiguous(), leftpad, mask, options)
-    return (out, lse) if return_lse else out
+    _check_slopes(alibi_slopes, q.shape[0], q.shape[2])
+    at = _Places(q.shape[0], k_cache, k, cache_seqlens, cache_batch_idx, cache_leftpad)
+    with torch.no_grad():
+        if rotary_cos is not None or rotary_sin is not None:
+            q, k = _rotate(q, k, rotary_cos, rotary_sin, rotary_interleaved, at, 0 if mask is None else 1)
+        if k is not None:
+            at.append(k_cache, k)
+            at.append(v_cache, v)
+        out, lse = _attend(q, k_cache, v_cache, at, mask, options)
+    return (out, lse) if return_softmax_lse else out
+
+
+def _rotate(q: Tensor, k: Optional[Tensor], cos: Any, sin: Any, interleaved: bool, at: _Places, q_step: int) -> tuple[Tensor, Tensor]:
+    if cos is None or sin is None:
+        raise ValueError(f"{'rotary_cos' if cos is None else 'rotary_sin'}: expected rotary_cos and rotary_sin, or none of them")
+    if k is None:
+        raise ValueError("rotary_cos: expected None, because there are no new keys k to rotate")
+    if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > q.shape[3]:
+        raise ValueError(f"rotary_cos, rotary_sin: expected [positions, rotary_dim / 2], got {list(cos.shape)} and {list(sin.shape)}")
+    furthest = max(at.filled, default=0) + max(k.shape[1], (q.shape[1] - 1) * q_step + 1)
+    if cos.shape[0] < furthest:
+        raise ValueError(f"rotary_cos: expected at least {furthest} positions, got {cos.shape[0]}")
+    q_positions, k_positions = at.positions(q.shape[1], q_step), at.positions(k.shape[1], 1)
+    tables = cos.detach().float(), sin.detach().float()
+    return (
+        heed.apply_rope(q.detach(), *tables, q_positions, interleaved=interleaved),
+        heed.apply_rope(k.detach(), *tables, k_positions, interleaved=interleaved),
+    )

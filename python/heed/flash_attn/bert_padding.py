@@ -15,6 +15,11 @@ def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
     return input.index_select(0, indices)
 
 
+def index_first_axis_residual(input: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """(input[indices], input)."""
+    return input.index_select(0, indices), input
+
+
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
     """Zeros [first_axis_dim, ...] with `values` at `indices` of the first axis."""
     return values.new_zeros((first_axis_dim, *values.shape[1:])).index_copy(0, indices, values)
@@ -25,7 +30,9 @@ def _offsets(lengths: Tensor) -> Tensor:
     return torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
 
 
-def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Optional[Tensor] = None) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+def unpad_input(
+    hidden_states: Tensor, attention_mask: Tensor, unused_mask: Optional[Tensor] = None
+) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
     """The tokens whose mask is set, behind each other.
 
     hidden_states [B, L, ...]; attention_mask [B, L], nonzero: a token; unused_mask [B, L], nonzero: has room but is not used.

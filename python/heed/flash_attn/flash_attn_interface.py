@@ -7,9 +7,10 @@ from typing import Any, Optional
 
 import torch
 
-from heed.flash_attn._common import Window, mask_of, options_of, unpack
+from heed.flash_attn._common import Window, check_offsets, mask_of, no_pages, options_of, unpack
 from heed.flash_attn._kvcache import flash_attn_with_kvcache
 from heed.torch import attention, attention_varlen
+from heed.torch._attention import check_tensor
 
 __all__ = [
     "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
@@ -59,7 +60,7 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` of qkv [B, L, 3, H, D], read in place."""
-    q, k, v = unpack(qkv, "qkv", 3)
+    q, k, v = unpack(qkv, "qkv", "B, L, 3, H, D", 3)
     return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
@@ -76,15 +77,11 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` of kv [B, Lk, 2, Hkv, D], read in place."""
-    k, v = unpack(kv, "kv", 2)
+    k, v = unpack(kv, "kv", "B, Lk, 2, Hkv, D", 2)
     return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
-def _no_pages(block_table: Optional[Tensor]) -> None:
-    if block_table is not None:
-        raise NotImplementedError("block_table: heed has no paged cache yet; pass k and v, or a contiguous cache")
-
-
+@torch.compiler.disable
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
@@ -105,15 +102,22 @@ def flash_attn_varlen_func(
 ) -> Any:
     """q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]: sequence s owns rows cu_seqlens[s] to cu_seqlens[s + 1] (int32, [S + 1]).
 
-    The longest lengths are not needed. With `return_attn_probs` (out, lse [Hq, Tq], None). `alibi_slopes` [Hq] or [S, Hq].
+    Rows that no sequence owns give 0. The longest lengths are not needed. Not a part of a compiled graph: torch.compile breaks it here.
+    With `return_attn_probs` (out, lse [Hq, Tq], None). `alibi_slopes` [Hq] or [S, Hq].
 
     >>> q, k, v = (torch.randn(9, 4, 8) for _ in range(3))
     >>> lengths = torch.tensor([0, 4, 9], dtype=torch.int32)
     >>> flash_attn_varlen_func(q, k, v, lengths, lengths, 5, 5, causal=True).shape
     torch.Size([9, 4, 8])
     """
-    _no_pages(block_table)
+    no_pages(block_table)
     mask, options = mask_of(causal, window_size), options_of(dropout_p, softmax_scale, softcap, alibi_slopes)
+    for x, name in ((q, "q"), (k, "k"), (v, "v")):
+        check_tensor(x, name, 3)
+    check_offsets(cu_seqlens_q, "cu_seqlens_q", q.shape[0])
+    check_offsets(cu_seqlens_k, "cu_seqlens_k", k.shape[0])
+    if cu_seqlens_k.shape != cu_seqlens_q.shape:
+        raise ValueError(f"cu_seqlens_k: expected as many as cu_seqlens_q, {list(cu_seqlens_q.shape)}, got {list(cu_seqlens_k.shape)}")
     out, lse = attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, mask=mask, return_lse=True, **options)
     return (out, lse, None) if return_attn_probs else out
 
@@ -132,7 +136,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_varlen_func` of qkv [T, 3, H, D], read in place."""
-    q, k, v = unpack(qkv, "qkv", 3)
+    q, k, v = unpack(qkv, "qkv", "T, 3, H, D", 3)
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
 
@@ -154,6 +158,6 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_varlen_func` of kv [Tk, 2, Hkv, D], read in place."""
-    k, v = unpack(kv, "kv", 2)
+    k, v = unpack(kv, "kv", "Tk, 2, Hkv, D", 2)
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)

@@ -8,19 +8,27 @@ from typing import Any, Optional, Union
 import torch
 
 import heed
+from heed.flash_attn._common import check_offsets
+from heed.torch._attention import check_tensor
 
 Tensor = torch.Tensor
 
 
 def _positions(x: Tensor, seqlen_offsets: Union[int, Tensor], cu_seqlens: Optional[Tensor]) -> Tensor:
     """[L] or [B, L]; for packed tokens [T]."""
+    sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
+    offsets = torch.as_tensor(seqlen_offsets, dtype=torch.int64)
+    if offsets.dim() > 0 and offsets.shape != (sequences,):
+        raise ValueError(f"seqlen_offsets: expected an integer or shape [{sequences}], got {list(offsets.shape)}")
     if cu_seqlens is None:
         steps = torch.arange(x.shape[1])
-        return steps + (seqlen_offsets if isinstance(seqlen_offsets, int) else seqlen_offsets.to(torch.int64)[:, None])
-    lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).to(torch.int64)
-    starts = cu_seqlens[:-1].to(torch.int64)
-    offsets = torch.as_tensor(seqlen_offsets, dtype=torch.int64).expand(lengths.shape[0])
-    return torch.arange(int(lengths.sum())) - (starts - offsets).repeat_interleave(lengths)
+        return steps + (offsets if offsets.dim() == 0 else offsets[:, None])
+    check_offsets(cu_seqlens, "cu_seqlens", x.shape[0])
+    starts = cu_seqlens.to(torch.int64)
+    if int(starts[0]) != 0 or int(starts[-1]) != x.shape[0]:
+        raise ValueError(f"cu_seqlens: expected offsets from 0 to the {x.shape[0]} tokens of x, got {starts.tolist()}")
+    lengths = starts[1:] - starts[:-1]
+    return torch.arange(x.shape[0]) - (starts[:-1] - offsets).repeat_interleave(lengths)
 
 
 class _Rotate(torch.autograd.Function):
@@ -55,11 +63,13 @@ def apply_rotary_emb(
     """Rotates x [B, L, H, D], or packed tokens [T, H, D] with `cu_seqlens` [S + 1]. cos, sin [positions, rotary_dim / 2].
 
     Pairs are (i, i + d/2), or (2i, 2i + 1) when `interleaved`. Positions start at `seqlen_offsets`, an integer or one per sequence.
+    `max_seqlen` is not needed. Differentiable in x, also `inplace`. Raises ValueError, also for a position outside of the table.
 
     >>> x, angles = torch.randn(1, 5, 2, 8), torch.outer(torch.arange(5.0), torch.tensor([1.0, 0.1, 0.01, 0.001]))
     >>> apply_rotary_emb(x, angles.cos(), angles.sin()).shape
     torch.Size([1, 5, 2, 8])
     """
+    check_tensor(x, "x", 4 if cu_seqlens is None else 3)
     positions = _positions(x, seqlen_offsets, cu_seqlens)
     tables = cos.detach().float(), sin.detach().float()
     if cu_seqlens is None:
