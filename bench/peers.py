@@ -18,6 +18,7 @@ import pathlib
 import re
 import sys
 import time
+from dataclasses import replace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
@@ -32,16 +33,17 @@ except ImportError as missing:
     sys.exit(f"peers.py: {missing}; needs heed (pip install .) and torch")
 
 _QUICK_SECONDS = 50.0  # of the 60 that --quick promises; the rest is for imports and the last case
+_QUICK_HELP = "few rounds, 2 threads, no FlexAttention, nobody but torch where it is slow, within 60 seconds: to look at, not to quote"
 _QUICK_PATIENCE = 0.04  # seconds of one call of ONNX Runtime or the naive formula
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds, 2 threads, no FlexAttention, nobody but torch where it is slow, within 60 seconds: to look at, not to quote")
+    parser.add_argument("--quick", action="store_true", help=_QUICK_HELP)
     parser.add_argument("--only", metavar="REGEX", default="", help="cases whose 'name shape' matches")
     parser.add_argument("--threads", metavar="N,N", help="default 1,2; with --quick 2")
     parser.add_argument("--rounds", type=int, help="most rounds of a case (default 15, with --quick 5)")
-    parser.add_argument("--seconds", type=float, help="after which five rounds of a case are enough (default 12, with --quick three after 0.4)")
+    parser.add_argument("--seconds", type=float, help="after which 5 rounds of a case are enough (default 12; --quick: 3 after 0.4)")
     parser.add_argument("--peers", default=None, help=f"beside torch, from {','.join(PEERS[1:])} (default all, with --quick all but flex)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--svg", type=pathlib.Path, metavar="FILE")
@@ -65,7 +67,8 @@ def effort_of(options: argparse.Namespace) -> Effort:
     rounds, least, seconds = (5, 3, 0.4) if options.quick else (15, 5, 12.0)
     rounds = options.rounds or rounds
     seconds = seconds if options.seconds is None else options.seconds
-    return Effort(rounds, min(least, rounds), seconds, 0.004, _QUICK_PATIENCE) if options.quick else Effort(rounds, min(least, rounds), seconds)
+    effort = Effort(rounds, min(least, rounds), seconds)
+    return replace(effort, slice_seconds=0.004, patience=_QUICK_PATIENCE) if options.quick else effort
 
 
 def run_case(case: Case, options: argparse.Namespace, rows: list[dict]) -> None:
@@ -99,7 +102,8 @@ def print_notes(document: dict, wrong: list[str]) -> None:
     print()
     for line in [*report.summary(document["rows"]), "", *report.absences(document["rows"]), ""]:
         print(line)
-    print(f"{where['cpu']}, {where['isa']}, {where['cores']} cores, load {where['load_average']}; OpenMP: {', '.join(where['openmp']) or 'none'}; {where['environment']}")
+    print(f"{where['cpu']}, {where['isa']}, {where['cores']} cores, load {where['load_average']}")
+    print(f"OpenMP: {', '.join(where['openmp']) or 'none'}; set in the environment: {where['environment'] or 'nothing'}")
     for line in wrong:
         print(f"WRONG: {line}", file=sys.stderr)
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who computes a case: heed, torch's SDPA, FlexAttention, ONNX Runtime, and the formula written down. Each gets the same numbers in memory of its own layout."""
+"""Who computes a case: heed, torch's SDPA, FlexAttention, ONNX Runtime, and the formula written down.
+
+Each gets the same numbers, in memory of its own layout.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +191,7 @@ def _bind(session: Any, case: Case, inputs: Inputs, i: int, out: torch.Tensor) -
     def tokens(x: torch.Tensor, heads: int) -> torch.Tensor:  # [B, H, L, D] -> the last q_length ones, [B, L, H * D]
         return x[:, :, -case.q_length :].transpose(1, 2).reshape(case.batch, case.q_length, heads * case.head_dim).contiguous()
 
-    k_cache, v_cache = (inputs.k[i], inputs.v[i]) if case.kind == "decode" else (torch.empty_like(inputs.k[i]), torch.empty_like(inputs.v[i]))
+    k_cache, v_cache = (x[i] if case.kind == "decode" else torch.empty_like(x[i]) for x in (inputs.k, inputs.v))
     feeds = {
         "q": tokens(inputs.q, case.q_heads),
         "k": tokens(inputs.k[i], case.kv_heads),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ONNX model of one GroupQueryAttention node, written as protobuf bytes, so that the `onnx` package is not needed. Numbers: onnx.proto."""
+"""An ONNX model of one GroupQueryAttention node as protobuf bytes, without the `onnx` package. Field numbers: onnx.proto."""
 
 from __future__ import annotations
 

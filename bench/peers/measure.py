@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -20,8 +21,8 @@ from peers.contestants import Inputs, Prepared, naive_attention, prepare, visibl
 SETTLE_SECONDS = 0.012  # twice what libgomp's threads spin for after a region, in whoever's pool: nobody starts with a stolen core
 _SLICE_SECONDS = 0.012  # shorter calls are repeated until they take so long
 _PROBE_SECONDS = 0.006
-# Error against float64, over the largest value. float32: the sums' order. bfloat16: who keeps scores in it (the naive formula) errs in a weight by the
-# score's half unit, 2^-7 at scores of 4, and rounds weights and results; a wrong mask, scale or head shows as an error of about 1.
+# Error against float64, over the largest value. float32: the sums' order. bfloat16: who keeps scores in it (the naive formula) errs in a
+# weight by the score's half unit, 2^-7 at scores of 4, and rounds weights and results. A wrong mask, scale or head is off by about 1.
 _LIMITS = {"float32": 2e-5, "bfloat16": 2.0**-5}
 _CHECKED_ROWS = 64  # queries, first and last among them
 
@@ -72,6 +73,16 @@ def seconds_of(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+@functools.lru_cache
+def rounds_per_second(probe: Callable[[int], float]) -> float:
+    """Of one thread: with several, a neighbour that holds a core would be measured."""
+    threads = heed.get_num_threads()
+    heed.set_num_threads(1)
+    best = min(seconds_of(lambda: probe(20000)) for _ in range(10))
+    heed.set_num_threads(threads)
+    return 20000 / best
+
+
 class Yardstick:
     """What the machine does at this moment, with the threads of the case: multiply-adds, bf16 dots, or bytes read."""
 
@@ -82,12 +93,12 @@ class Yardstick:
         self.probe = _core.probe_fma
         if not self.read and case.dtype == "bfloat16" and _core.probe_bf16_dot(1) > 0:
             self.name, self.probe = "bf16 dot", _core.probe_bf16_dot
-        best = min(seconds_of(lambda: self.probe(4000)) for _ in range(5))
-        self.rounds = max(1, int(4000 * _PROBE_SECONDS / best))
+        self.rounds = max(1, int(rounds_per_second(self.probe) * _PROBE_SECONDS))
 
     def speed(self, index: int) -> float:
         """In 1e9 a second."""
         memory = self.read(index) if self.read else None
+        self.probe(100)  # wakes the threads
         start = time.perf_counter()
         done = self.probe(self.rounds) if memory is None else _core.probe_read(memory)
         return done / (time.perf_counter() - start) * 1e-9

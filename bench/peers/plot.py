@@ -7,7 +7,7 @@ import math
 import pathlib
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM, STEP, BAR = 780, 226, 70, 64, 62, 26, 16
+WIDTH, LEFT, RIGHT, TOP, BOTTOM, STEP, BAR = 780, 312, 70, 64, 62, 26, 16
 FASTER, SLOWER, TEXT, GRID = "#0072b2", "#d55e00", "#222", "#ececec"  # distinct for colour-blind readers, too
 _TICKS = (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
@@ -72,7 +72,8 @@ def _draw_bar(bar: Bar, axis: Axis, y: float) -> list[str]:
         f'<rect x="{min(one, end):.1f}" y="{y:.1f}" width="{abs(end - one):.1f}" height="{BAR}" fill="{colour}"/>',
     ]
     if len(bar.rows) > 1:
-        parts += [f'<circle cx="{axis(v):.1f}" cy="{middle:.1f}" r="3" fill="#fff" stroke="{colour}" stroke-width="1.4"/>' for v in bar.values]
+        style = f'r="3" fill="#fff" stroke="{colour}" stroke-width="1.4"'
+        parts += [f'<circle cx="{axis(v):.1f}" cy="{middle:.1f}" {style}/>' for v in bar.values]
     else:
         parts.append(_line(axis(bar.low), middle, axis(bar.high), middle, TEXT, 1.2))
     if bar.target is not None:
@@ -102,6 +103,9 @@ def draw(rows: list[dict], machine: dict, path: pathlib.Path) -> None:
         parts.append(_text(axis(tick), bottom + 16, f"{tick:g}x", "middle"))
     for index, bar in enumerate(bars):
         parts += _draw_bar(bar, axis, TOP + STEP * index + (STEP - BAR) / 2)
-    parts.append(_text(14, height - 26, "Thin line: 10-90 % of the rounds. Upright mark: what heed promises. bf16: bfloat16, else float32.", colour="#666"))
-    parts.append(_text(14, height - 10, "L 128-512: a dot for each length and batch (1 and 8), the bar is the worst of them. torch folded: see docs/peers.md.", colour="#666"))
+    notes = (
+        "Thin line: 10-90 % of the rounds. Upright mark: what heed promises. bf16: bfloat16, else float32.",
+        "L 128-512: a dot for each length and batch (1 and 8), the bar is the worst of them. torch folded: docs/peers.md.",
+    )
+    parts += [_text(14, height - 26 + 16 * line, words, colour="#666") for line, words in enumerate(notes)]
     path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
