@@ -111,31 +111,40 @@ def _padding(attention_mask: Optional[Tensor], kv_length: int, kv_offset: int) -
     return None if bool(seen.all()) else seen
 
 
+def _query_range(q_length: Optional[int], q_offset: Any, cache_position: Optional[Tensor]) -> tuple[int, int]:
+    """(length, first position); transformers 4 tells them by the positions themselves."""
+    if cache_position is None:
+        return int(q_length or 0), int(q_offset)
+    return int(cache_position.shape[0]), int(cache_position[0]) if cache_position.numel() > 0 else 0
+
+
 def make_mask(
     batch_size: int,
-    q_length: int,
-    kv_length: int,
+    q_length: Optional[int] = None,
+    kv_length: int = 0,
     q_offset: Any = 0,
     kv_offset: int = 0,
     mask_function: Optional[Callable] = None,
     attention_mask: Optional[Tensor] = None,
+    cache_position: Optional[Tensor] = None,
     **options: Any,
 ) -> Optional[Tensor]:
     """The mask function of transformers' AttentionMaskInterface: a LazyMask where the pattern is known, else what `sdpa` would get."""
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
     function = causal_mask_function if mask_function is None else mask_function
-    options = {**options, "allow_is_causal_skip": False}
+    queries = dict(q_length=q_length, q_offset=q_offset) if cache_position is None else dict(cache_position=cache_position)
+    skips = dict(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
 
     def dense() -> Tensor:
-        return sdpa_mask(batch_size, q_length, kv_length, q_offset=q_offset, kv_offset=kv_offset, mask_function=function,
-                         attention_mask=attention_mask, **{**options, "allow_is_bidirectional_skip": False})  # fmt: skip
+        return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=function,
+                         attention_mask=attention_mask, **{**queries, **options, **skips})  # fmt: skip
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return dense()
-    offset = int(q_offset) - kv_offset
+    length, first = _query_range(q_length, q_offset, cache_position)
     try:
-        mask = _translate(function, from_start=int(q_offset) == 0 and kv_offset == 0)
+        mask = _translate(function, from_start=first == 0 and kv_offset == 0)
     except LookupError:
         return dense()
     seen = _padding(attention_mask, kv_length, kv_offset)
@@ -145,7 +154,7 @@ def make_mask(
         mask = None
     if seen is not None:
         mask = both(mask, heed.Mask.from_array(seen[:, None, None].contiguous()))
-    return LazyMask.make((batch_size, 1, q_length, kv_length), mask, offset, dense)
+    return LazyMask.make((batch_size, 1, length, kv_length), mask, first - kv_offset, dense)
 
 
 def _from_tensor(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:

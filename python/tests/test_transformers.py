@@ -169,6 +169,11 @@ def test_no_square_tensor_is_made_for_known_patterns():
         assert torch.equal(torch.from_numpy(mask.evaluate(5, 9, query_offset=lazy.query_offset)), want[0, 0])
 
 
+def test_positions_of_transformers_4_are_understood():
+    lazy = heed.transformers.make_mask(batch_size=2, cache_position=torch.arange(4, 9), kv_length=9)
+    assert lazy.shape == (2, 1, 5, 9) and lazy.query_offset == 4 and lazy.mask == heed.Mask.causal()
+
+
 def test_unknown_patterns_fall_back_to_a_tensor():
     from transformers import masking_utils as m
 
