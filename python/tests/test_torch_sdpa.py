@@ -145,7 +145,7 @@ def test_dropout_follows_torchs_generator():
         (dict(key=torch.ones(1, 4, 7, 8), value=torch.ones(1, 4, 7, 8)), ValueError, "key.*enable_gqa"),
         (dict(query=torch.ones(1, 2, 5, 8).int(), key=torch.ones(1, 2, 7, 8).int(), value=torch.ones(1, 2, 7, 8).int()), TypeError, "query"),
         (dict(query=[1.0]), TypeError, "query"),
-        (dict(dropout_p=1.0), ValueError, "dropout_p"),
+        (dict(dropout_p=1.5), ValueError, "dropout_p"),
         (dict(key=torch.ones(1, 2, 7, 8, device="meta")), TypeError, "key.*device"),
     ],
 )

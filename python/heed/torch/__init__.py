@@ -9,6 +9,7 @@ torch.Size([2, 4, 10, 16])
 """
 
 from heed.torch._attention import attention, attention_varlen
-from heed.torch._sdpa import patched, scaled_dot_product_attention
+from heed.torch._patch import patched
+from heed.torch._sdpa import scaled_dot_product_attention
 
 __all__ = ["attention", "attention_varlen", "patched", "scaled_dot_product_attention"]

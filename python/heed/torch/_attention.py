@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 import torch
+from torch.autograd import forward_ad
 
 from heed import _core
 from heed.torch import _autograd as direct
@@ -50,6 +51,14 @@ def wants_gradients(*tensors: Optional[Tensor]) -> bool:
     return False
 
 
+def refuse_tangents(*tensors: Optional[Tensor]) -> None:
+    """Forward-mode derivatives would be lost without a word."""
+    if _is_compiling() or forward_ad._current_level < 0 or _functorch_level() is not None:  # torch.func.jvp is refused by torch itself
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError("heed has no forward-mode derivatives: a tensor with a tangent was given")
+
+
 def _without_gradient(x: Optional[Tensor], name: str) -> None:
     if x is not None and x.requires_grad and torch.is_grad_enabled():
         raise TypeError(f"{name}: has no gradient; pass {name}.detach()")
@@ -67,6 +76,15 @@ def _numbers(x: Any, name: str) -> Optional[Tensor]:
 
 def _parse_mask(mask: MaskLike) -> Optional[_core.Mask]:
     return _core.Mask.parse(mask) if isinstance(mask, str) else mask
+
+
+def _check_hiding(bias: Tensor, q: Tensor, k: Tensor, layout: str) -> None:
+    """A boolean bias becomes a Mask, to which slots past its end are hidden slots, not an error."""
+    tokens, heads = (2, 1) if layout == "BHLD" else (1, 2)
+    slots = (q.shape[0], q.shape[heads], q.shape[tokens], k.shape[tokens])
+    fits = 2 <= bias.dim() <= 4 and all(own == 1 or own == full for own, full in zip(bias.shape[::-1], slots[::-1]))
+    if not fits:
+        raise ValueError(f"bias: expected a shape that broadcasts to [B, Hq, Lq, Lk] = {[*slots]}, got {tuple(bias.shape)}")
 
 
 def both(a: Optional[_core.Mask], b: Optional[_core.Mask]) -> Optional[_core.Mask]:
@@ -118,9 +136,11 @@ def attention(
 ) -> Any:
     """`heed.attention` with gradients for q, k, v, bias and sink_logits, in training what FlexAttention refuses on CPUs.
 
-    Arguments are those of `heed.attention`. `mask` may be a `heed.Mask` or its text; inside torch.compile and torch.func only what has a
-    text form. A boolean `bias` hides the slots where it is False. `seed` None draws one from torch's generator, so that torch.manual_seed repeats the dropout. lse has no gradient; neither
-    have gradients (no second derivatives). Raises ValueError or TypeError naming the argument.
+    Arguments are those of `heed.attention`. `mask` may be a `heed.Mask` or its text. torch.compile takes text as part of one graph and
+    breaks the graph at a `heed.Mask`, `query_offset` or `kv_lengths`; torch.func takes masks with a text form, and neither of the others.
+    A boolean `bias` hides the slots where it is False. `seed` None draws one from torch's generator, so that torch.manual_seed repeats
+    the dropout. lse has no gradient; neither have gradients (no second derivatives, no forward mode). Raises ValueError or TypeError
+    naming the argument.
 
     >>> import torch, heed, heed.torch
     >>> q = torch.randn(1, 12, 4, 16, requires_grad=True)                          # [B, L, H, D]
@@ -130,23 +150,35 @@ def attention(
     >>> q.grad.shape
     torch.Size([1, 12, 4, 16])
     """
+    if _is_compiling() and (isinstance(mask, _core.Mask) or query_offset is not None or kv_lengths is not None):
+        from heed.torch._library import untraced
+
+        return untraced(
+            attention, q, k, v, mask=mask, align=align, scale=scale, softcap=softcap, bias=bias, alibi_slopes=alibi_slopes, sink_logits=sink_logits,
+            query_offset=query_offset, kv_lengths=kv_lengths, dropout_p=dropout_p, seed=seed, layout=layout, return_lse=return_lse,
+        )  # fmt: skip
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         check_tensor(x, name, 4)
     for x, name in ((bias, "bias"), (alibi_slopes, "alibi_slopes"), (sink_logits, "sink_logits")):
         if x is not None:
             check_tensor(x, name)
+            if x.device != q.device:
+                raise TypeError(f"{name}: expected q's device {q.device}, got {x.device}")
     _without_gradient(alibi_slopes, "alibi_slopes")
+    refuse_tangents(q, k, v, bias, sink_logits)
+    if bias is not None and bias.dtype == torch.bool:
+        _check_hiding(bias, q, k, layout)
     if is_direct(q, k, v, bias, alibi_slopes, sink_logits):
         offsets, lengths = _numbers(query_offset, "query_offset"), _numbers(kv_lengths, "kv_lengths")
         number = seed_of(dropout_p, seed)
         parsed = _parse_mask(mask)
         if bias is not None and bias.dtype == torch.bool:
             parsed, bias = both(parsed, _core.Mask.from_array(direct.raw(bias))), None
-        settings = Settings(parsed, align, scale, softcap, alibi_slopes, offsets, lengths, dropout_p, number, layout)
+        settings = Settings(parsed, align, scale, softcap, direct.settled(alibi_slopes), offsets, lengths, dropout_p, number, layout)
         out, lse = dispatch(q, k, v, bias, sink_logits, settings, return_lse)
     else:
         if query_offset is not None or kv_lengths is not None:
-            raise TypeError("query_offset, kv_lengths: not supported inside torch.compile and torch.func")
+            raise TypeError("query_offset, kv_lengths: not supported inside torch.func")
         out, lse = traced(q, k, v, bias, sink_logits, alibi_slopes, _text_of(mask), align, scale, softcap, dropout_p, seed, layout)
     return (out, lse) if return_lse else out
 
@@ -190,12 +222,20 @@ def attention_varlen(
     >>> q.grad.shape
     torch.Size([10, 4, 16])
     """
+    if _is_compiling():
+        from heed.torch._library import untraced
+
+        return untraced(
+            attention_varlen, q, k, v, q_offsets, k_offsets, mask=mask, align=align, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes,
+            sink_logits=sink_logits, kv_lengths=kv_lengths, dropout_p=dropout_p, seed=seed, return_lse=return_lse,
+        )  # fmt: skip
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         check_tensor(x, name, 3)
     for x, name in ((q_offsets, "q_offsets"), (k_offsets, "k_offsets")):
         check_tensor(x, name, 1)
+    refuse_tangents(q, k, v, sink_logits)
     _without_gradient(alibi_slopes, "alibi_slopes")
     lengths, number = _numbers(kv_lengths, "kv_lengths"), seed_of(dropout_p, seed)
-    settings = Settings(_parse_mask(mask), align, scale, softcap, alibi_slopes, None, lengths, dropout_p, number)
+    settings = Settings(_parse_mask(mask), align, scale, softcap, direct.settled(alibi_slopes), None, lengths, dropout_p, number)
     out, lse = direct.VarlenAttention.apply(q, k, v, sink_logits, q_offsets, k_offsets, settings)
     return (out, lse) if return_lse else out

@@ -10,6 +10,7 @@ import torch
 from heed import _core
 
 Tensor = torch.Tensor
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 
 DTYPE_NAMES = {
     torch.float32: "float32",
@@ -42,6 +43,17 @@ def raw(x: Optional[Tensor]) -> Optional[tuple]:
     return x if x is None else (x.data_ptr(), DTYPE_NAMES[x.dtype], x.shape, x.stride())
 
 
+def refuse_legacy_vmap(dout: Tensor) -> None:
+    """torch.autograd.grad(is_grads_batched=True) runs a vmap of its own, older than torch.func's, whose tensors have no memory to read."""
+    if torch._C._functorch.is_legacy_batchedtensor(dout):
+        raise RuntimeError("heed has no gradients under is_grads_batched=True (jacobian(vectorize=True)); torch.func.vmap and jacrev have them")
+
+
+def settled(x: Optional[Tensor]) -> Optional[Tensor]:
+    """With memory that holds the values: torch puts a sign off (the imaginary part of a conjugate), and only its own operators know."""
+    return x.resolve_neg() if x is not None and x.is_neg() else x
+
+
 def pack(s: Settings, bias: Optional[Tensor], sinks: Optional[Tensor]) -> tuple:
     mask, align, scale, softcap, slopes, offset, lengths, dropout_p, seed, _ = s
     return (
@@ -70,6 +82,7 @@ def empty_lse(q: Tensor, layout: str) -> Tensor:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], s: Settings, lse: Optional[Tensor]) -> Tensor:
+    q, k, v, bias, sinks = settled(q), settled(k), settled(v), settled(bias), settled(sinks)
     out = empty_out(q, v.shape[3])
     _core.attention_into(raw(out), raw(lse), raw(q), raw(k), raw(v), pack(s, bias, sinks), s.layout)
     return out
@@ -77,6 +90,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Opti
 
 def backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor],
              wants_bias: bool, s: Settings) -> tuple:  # fmt: skip
+    dout, q, k, v, bias, sinks = settled(dout), settled(q), settled(k), settled(v), settled(bias), settled(sinks)
     grads = [torch.empty_like(x) for x in (q, k, v)]
     dbias = torch.empty_like(bias, memory_format=torch.contiguous_format) if bias is not None and wants_bias else None
     dsinks = None if sinks is None else torch.empty_like(sinks)
@@ -104,6 +118,32 @@ def _first_only(gradients: tuple, *inputs: Tensor) -> tuple:
     return tuple(g if g is None else _First.apply(g, *inputs) for g in gradients)
 
 
+class _OneByOne(torch.autograd.Function):
+    """`backward` under torch.func.vmap, where the graph was made outside of it: many output gradients at once."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple:
+        return tuple(g for g in backward(*inputs) if g is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
+        entries = range(info.batch_size)
+        parts = [_OneByOne.apply(*(x.select(d, i) if isinstance(d, int) else x for x, d in zip(inputs, in_dims))) for i in entries]
+        results = tuple(torch.stack(part) for part in zip(*parts))
+        return results, (0,) * len(results)
+
+
+def _unbatched(inputs: tuple) -> tuple:
+    """(dq, dk, dv, dbias, dsinks) under torch.func.vmap; the two that a call does not have are None."""
+    found = iter(_OneByOne.apply(*inputs))
+    bias, sinks, wants_bias = inputs[6], inputs[7], inputs[8]
+    return next(found), next(found), next(found), next(found) if bias is not None and wants_bias else None, None if sinks is None else next(found)
+
+
 class Attention(torch.autograd.Function):
     """(out, lse) of q, k, v, bias and sink logits; lse has no gradient, and gradients have none."""
 
@@ -118,9 +158,10 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
-        q, k, v, out, lse, bias, sinks = ctx.saved_tensors
-        gradients = backward(dout, q, k, v, out, lse, bias, sinks, ctx.needs_input_grad[3], ctx.settings)
-        return (*_first_only(gradients, dout, q, k, v), None)
+        refuse_legacy_vmap(dout)
+        inputs = (dout, *ctx.saved_tensors, ctx.needs_input_grad[3], ctx.settings)
+        gradients = backward(*inputs) if _functorch_level() is None else _unbatched(inputs)
+        return (*_first_only(gradients, *inputs[:4]), None)
 
 
 class VarlenAttention(torch.autograd.Function):
@@ -129,6 +170,7 @@ class VarlenAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], q_offsets: Tensor, k_offsets: Tensor,
                 s: Settings) -> tuple[Tensor, Tensor]:  # fmt: skip
+        q, k, v, sinks = settled(q), settled(k), settled(v), settled(sinks)
         out, lse = empty_out(q, v.shape[2]), empty_lse(q, "varlen")
         _core.attention_varlen_into(raw(out), raw(lse), raw(q), raw(k), raw(v), raw(q_offsets), raw(k_offsets), pack(s, None, sinks))
         ctx.save_for_backward(q, k, v, out, lse, sinks, q_offsets, k_offsets)
@@ -139,6 +181,8 @@ class VarlenAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor, dlse: Any) -> tuple:
         q, k, v, out, lse, sinks, q_offsets, k_offsets = ctx.saved_tensors
+        refuse_legacy_vmap(dout)
+        dout = settled(dout)
         grads = [torch.empty_like(x) for x in (q, k, v)]
         dsinks = None if sinks is None else torch.empty_like(sinks)
         gradients = (*(raw(g) for g in grads), None, raw(dsinks))

@@ -17,6 +17,12 @@ from heed.torch._autograd import Settings
 Tensor = torch.Tensor
 
 
+@torch.compiler.disable
+def untraced(function: Callable, *arguments: Any, **options: Any) -> Any:
+    """A call that no graph can hold: torch.compile breaks its graph here."""
+    return function(*arguments, **options)
+
+
 def _settings(
     bias: Optional[Tensor], slopes: Optional[Tensor], mask: str, align: str, scale: Optional[float], softcap: Optional[float], dropout_p: float,
     seed: Optional[Tensor], layout: str,
