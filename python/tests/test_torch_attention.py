@@ -10,6 +10,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 import heed  # noqa: E402
 import heed.torch  # noqa: E402
+from torch_bounds import terms, within  # noqa: E402
 
 attention = heed.torch.attention
 
@@ -33,10 +34,10 @@ MASKS = {
 }
 
 
-def truth(q, k, v, name="none", align="bottom_right", softcap=None, bias=None, slopes=None, sinks=None, scale=None, rounded=None):
-    """[B, H, L, D]; `rounded` makes it the plain implementation of that dtype: float32 sums, weights rounded."""
+def weights_of(q, k, name="none", align="bottom_right", softcap=None, bias=None, slopes=None, sinks=None, scale=None):
+    """[B, Hq, Lq, Lk]"""
     rows, keys, groups = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    k = k.repeat_interleave(groups, 1)
     j = torch.arange(keys)[None]
     p = torch.arange(rows)[:, None] + (keys - rows if align == "bottom_right" else 0)
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -52,7 +53,13 @@ def truth(q, k, v, name="none", align="bottom_right", softcap=None, bias=None, s
         scores = torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
     else:
         scores = torch.where(seen.any(-1, keepdim=True), scores, 0.0)  # softmax of nothing is NaN, its derivative too
-    weights = scores.softmax(-1)[..., :keys] * seen
+    return scores.softmax(-1)[..., :keys] * seen
+
+
+def truth(q, k, v, name="none", rounded=None, **options):
+    """[B, H, L, D]; `rounded` makes it the plain implementation of that dtype: float32 sums, weights rounded."""
+    weights = weights_of(q, k, name, **options)
+    v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
     return (weights if rounded is None else weights.to(rounded).to(v.dtype)) @ v
 
 
@@ -60,7 +67,7 @@ def tokens_first(x):
     return x.transpose(1, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 2), st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]), st.integers(1, 60), st.integers(1, 60), st.integers(1, 24),
     st.sampled_from(sorted(MASKS)), st.sampled_from(["bottom_right", "top_left"]), st.sampled_from([None, 2.0]), st.booleans(),
@@ -81,8 +88,14 @@ def test_values_and_gradients(batch, heads, lq, lk, dim, name, align, softcap, h
     assert got.shape == want.shape and (got - want).abs().max() <= 1e-5 * max(1.0, want.abs().max())
     weight = make(*want.shape, seed=seed + 5, grad=False)
     ours, exact = (torch.autograd.grad((x * weight).sum(), inputs) for x in (got, want))
-    for g, w in zip(ours, exact):
-        assert g.dtype == torch.float32 and (g - w).abs().max() <= 1e-5 * max(1.0, w.abs().max())
+    weights = weights_of(*wide[:2], name, bias=wide[3], slopes=wide[4], sinks=wide[5], **options)
+    sizes, ds, delta = terms(weights, *tensors, weight, dim**-0.5)
+    if has_bias:
+        sizes.append(ds.sum_to_size(bias.shape).max())
+    if has_sinks:
+        sizes.append(((1 - weights.sum(-1, keepdim=True)) * delta).sum((0, 2, 3)).max())
+    for g, w, size in zip(ours, exact, sizes):
+        assert g.dtype == torch.float32 and within(g, w, size)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
