@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn_implementation="heed" against "eager": small models built from their configurations, with random weights."""
 
+import copy
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -35,23 +36,43 @@ DECODERS = [name for name in CASES if name != "bert"]
 heed.transformers.register()
 
 
-def pair(name, dtype=torch.float32):
-    """The same model twice, one of them with heed."""
-    model_class, config = CASES[name]
+def build(name, implementation, dtype=torch.float32):
+    """Its configuration is a copy: transformers 5 would let two models share one, and with it the attention that was asked for last."""
+    model_class, config = CASES[name][0], copy.deepcopy(CASES[name][1])
+    for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"):
+        if hasattr(config, key):
+            setattr(config, key, 0.0)
     torch.manual_seed(0)
-    models = []
-    for implementation in ("eager", "heed"):
-        config._attn_implementation = implementation
-        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"):
-            if hasattr(config, key):
-                setattr(config, key, 0.0)
-        models.append(model_class._from_config(config, attn_implementation=implementation).to(dtype).eval())
-    models[1].load_state_dict(models[0].state_dict())
-    for model in models if name != "bert" else ():
+    model = model_class._from_config(config, attn_implementation=implementation).to(dtype).eval()
+    assert model.config._attn_implementation == implementation
+    if name != "bert":
         model.generation_config.pad_token_id = 0
         model.generation_config.eos_token_id = None
-    assert models[1].config._attn_implementation == "heed"
-    return models
+    return model
+
+
+def pair(name, dtype=torch.float32):
+    """The same model twice, one of them with heed."""
+    eager, ours = build(name, "eager", dtype), build(name, "heed", dtype)
+    with torch.no_grad():
+        for parameter in eager.parameters():  # scores of the size that trained models have: with weights of 0.02 any attention is a mean
+            if parameter.dim() > 1:
+                parameter.mul_(5.0)
+    ours.load_state_dict(eager.state_dict())
+    return eager, ours
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_two_models_compared_differ_in_their_attention(name, monkeypatch):
+    calls = []
+    function = transformers.AttentionInterface._global_mapping["heed"]
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "heed", lambda *a, **k: calls.append(1) or function(*a, **k))
+    eager, ours = pair(name)
+    assert eager.config is not ours.config
+    eager(input_ids=tokens(1, 8))
+    assert not calls
+    ours(input_ids=tokens(1, 8))
+    assert len(calls) == ours.config.num_hidden_layers
 
 
 def tokens(batch, length, seed=0):

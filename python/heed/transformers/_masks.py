@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heed for Hugging Face transformers: `attn_implementation="heed"`.
-
-    import heed.transformers
-    heed.transformers.register()
-    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="heed")
-
-Training, generation with every kind of cache, padding, packed sequences, sliding windows, softcap and sinks are what `eager` computes.
-Causal and window masks stay what they are, so that no L x L tensor is made and hidden tiles cost nothing.
-"""
+"""The mask function of heed in transformers: patterns that heed knows stay patterns, others become tensors."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
 import heed
-from heed.torch._attention import attention, both
+from heed.torch._attention import both
 
 Tensor = torch.Tensor
 
 _MASKING = "transformers.masking_utils"
+_NAMED = ("_supports_attention_backend", "_supports_sdpa", "_supports_flash_attn", "_supports_flash_attn_2", "_supports_flex_attn")
 
 
 class LazyMask(torch.Tensor):
@@ -59,15 +52,39 @@ def _real(lazy: LazyMask) -> Tensor:
     return lazy.build()
 
 
+def _subclasses(parent: type) -> Iterator[type]:
+    for child in parent.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
+_adding: dict[type, bool] = {}
+
+
+@torch.compiler.assume_constant_result
+def _adds_its_mask(config_type: type) -> bool:
+    """Whether no model of this configuration asks for an attention by name.
+
+    transformers lets such models (BLOOM, MPT, RemBERT, ...) have any registered name and goes on in their own code, which adds the mask
+    to the scores. A boolean one would shift them by 1 and hide nothing.
+    """
+    if config_type not in _adding:
+        from transformers import PreTrainedModel
+
+        own = [model for model in _subclasses(PreTrainedModel) if getattr(model, "config_class", None) in config_type.__mro__]
+        _adding[config_type] = bool(own) and not any(getattr(model, flag, False) for model in own for flag in _NAMED)
+    return _adding[config_type]
+
+
 def _free_variables(function: Callable) -> dict[str, Any]:
     cells = function.__closure__ or ()
     return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells)}
 
 
-def _translate(function: Callable, from_start: bool) -> Optional[heed.Mask]:
+def _translate(function: Callable, length: Optional[int]) -> Optional[heed.Mask]:
     """A mask function of transformers as a heed.Mask over positions; raises LookupError for one that is not known.
 
-    `from_start`: keys and queries both start at position 0, so that positions are indices.
+    `length`: of queries and of keys, where both are all the positions from 0 on, so that positions are indices; else None.
     """
     if getattr(function, "__module__", None) != _MASKING:
         raise LookupError
@@ -79,16 +96,20 @@ def _translate(function: Callable, from_start: bool) -> Optional[heed.Mask]:
     if name == "and_masks.<locals>.and_mask":
         mask = None
         for part in variables["mask_functions"]:
-            mask = both(mask, _translate(part, from_start))
+            mask = both(mask, _translate(part, length))
         return mask
-    if name == "sliding_window_overlay.<locals>.inner_mask":
+    if name == "sliding_window_overlay.<locals>.inner_mask" and variables["sliding_window"] > 0:
         return heed.Mask.window(variables["sliding_window"] - 1, None)
     if name == "sliding_window_bidirectional_overlay.<locals>.inner_mask":
         return _bidirectional_window(function, variables["sliding_window"])
-    if name == "packed_sequence_mask_function.<locals>.inner_mask" and from_start:
+    if name == "packed_sequence_mask_function.<locals>.inner_mask" and variables["packed_sequence_mask"].shape[-1] == length:
         return heed.Mask.documents(variables["packed_sequence_mask"].to(torch.int64).contiguous())
-    if name == "remap_positions_for_packed_sequence.<locals>.inner_mask" and from_start:
-        return _translate(variables["mask_function"], from_start)  # always beside packed_sequence_mask_function: distances stay the same
+    if name == "remap_positions_for_packed_sequence.<locals>.inner_mask" and variables["position_ids"].shape[-1] == length:
+        # Always beside packed_sequence_mask_function, which splits wherever positions do not rise by 1: inside, distances stay the same.
+        # Chunks know positions, not distances: not these (hence None).
+        return _translate(variables["mask_function"], None)
+    if name == "chunked_overlay.<locals>.inner_mask" and length is not None:
+        return _chunks(variables["chunk_size"], variables.get("left_padding"), length)
     raise LookupError
 
 
@@ -99,6 +120,14 @@ def _bidirectional_window(function: Callable, window: int) -> heed.Mask:
     if not reach or not ahead or reach != list(range(len(reach))) or ahead != list(range(len(ahead))):
         raise LookupError
     return heed.Mask.window(reach[-1], ahead[-1])
+
+
+def _chunks(size: int, left_padding: Optional[Tensor], length: int) -> heed.Mask:
+    """Positions, counted behind the padding, that are in the same chunk."""
+    positions = torch.arange(length)
+    if left_padding is not None:
+        positions = positions - left_padding.reshape(-1, 1)
+    return heed.Mask.documents((positions // size).to(torch.int64).contiguous())
 
 
 def _padding(attention_mask: Optional[Tensor], kv_length: int, kv_offset: int) -> Optional[Tensor]:
@@ -129,22 +158,27 @@ def make_mask(
     cache_position: Optional[Tensor] = None,
     **options: Any,
 ) -> Optional[Tensor]:
-    """The mask function of transformers' AttentionMaskInterface: a LazyMask where the pattern is known, else what `sdpa` would get."""
-    from transformers.masking_utils import causal_mask_function, sdpa_mask
+    """The mask function of transformers' AttentionMaskInterface: a LazyMask where the pattern is known, else what `sdpa` would get.
+
+    Models that never ask for an attention by name get what `eager` gets, for they compute their own.
+    """
+    from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
     function = causal_mask_function if mask_function is None else mask_function
     queries = dict(q_length=q_length, q_offset=q_offset) if cache_position is None else dict(cache_position=cache_position)
-    skips = dict(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+    given = dict(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=function, attention_mask=attention_mask, **queries)
 
     def dense() -> Tensor:
-        return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=function,
-                         attention_mask=attention_mask, **{**queries, **options, **skips})  # fmt: skip
+        return sdpa_mask(**{**given, **options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
 
+    config = options.get("config")
+    if config is not None and _adds_its_mask(type(config)):
+        return eager_mask(**given, **options)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return dense()
     length, first = _query_range(q_length, q_offset, cache_position)
     try:
-        mask = _translate(function, from_start=first == 0 and kv_offset == 0)
+        mask = _translate(function, length if first == 0 and kv_offset == 0 and length == kv_length else None)
     except LookupError:
         return dense()
     seen = _padding(attention_mask, kv_length, kv_offset)
@@ -155,80 +189,3 @@ def make_mask(
     if seen is not None:
         mask = both(mask, heed.Mask.from_array(seen[:, None, None].contiguous()))
     return LazyMask.make((batch_size, 1, length, kv_length), mask, first - kv_offset, dense)
-
-
-def _from_tensor(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """A mask that the model made itself: boolean, or added to the scores; cut to the keys there are."""
-    if mask.dim() == 2:
-        mask = mask[:, None, None].bool()
-    mask = mask[..., : key.shape[2]]
-    if mask.dtype in (torch.bool, torch.float32, query.dtype):
-        return mask
-    return mask.to(query.dtype) if mask.is_floating_point() else mask.bool()
-
-
-def _add_position_bias(bias: Optional[Tensor], position_bias: Optional[Tensor], query: Tensor) -> Optional[Tensor]:
-    if position_bias is None:
-        return bias
-    if bias is None:
-        return position_bias.to(query.dtype)
-    if bias.dtype == torch.bool:
-        return torch.where(bias, position_bias, -torch.inf).to(query.dtype)
-    return (bias + position_bias).to(query.dtype)
-
-
-def heed_attention_forward(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Optional[Tensor],
-    dropout: float = 0.0,
-    scaling: Optional[float] = None,
-    is_causal: Optional[bool] = None,
-    softcap: Optional[float] = None,
-    s_aux: Optional[Tensor] = None,
-    sliding_window: Optional[int] = None,
-    position_bias: Optional[Tensor] = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """The attention function of transformers' AttentionInterface: query [B, Hq, Lq, D], key and value [B, Hkv, Lk, D].
-
-    Returns (out [B, Lq, Hq, Dv], None): there are no attention weights to return; ask `eager` for these.
-    """
-    mask, offset, align, bias = None, None, "bottom_right", None
-    if isinstance(attention_mask, LazyMask):
-        mask, offset = attention_mask.mask, attention_mask.query_offset
-    elif attention_mask is not None:
-        bias = _from_tensor(attention_mask, query, key)
-    elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
-        mask, align = heed.Mask.causal(), "top_left"  # as sdpa has it, for a prompt in an empty cache of more slots
-        if sliding_window is not None:
-            mask = mask & heed.Mask.sliding_window(sliding_window)
-    sinks = None if s_aux is None else s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
-    traced = torch.compiler.is_compiling()
-    out = attention(
-        query, key, value, mask=str(mask) if traced and mask is not None else mask, align=align, scale=scaling, softcap=softcap,
-        bias=_add_position_bias(bias, position_bias, query), sink_logits=sinks, query_offset=offset, dropout_p=dropout, layout="BHLD",
-    )  # fmt: skip
-    return out.transpose(1, 2).contiguous(), None
-
-
-def register() -> None:
-    """Makes `attn_implementation="heed"` known to transformers, its masks included. A second call changes nothing.
-
-    Raises RuntimeError where transformers is missing or older than 4.53.
-
-    >>> import heed.transformers
-    >>> heed.transformers.register()
-    >>> from transformers import AttentionInterface
-    >>> "heed" in AttentionInterface().valid_keys()
-    True
-    """
-    try:
-        from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface
-    except ImportError as error:
-        raise RuntimeError("heed.transformers needs transformers 4.53 or later: pip install -U transformers") from error
-    AttentionInterface.register("heed", heed_attention_forward)
-    AttentionMaskInterface.register("heed", make_mask)
