@@ -14,14 +14,14 @@ transformers = pytest.importorskip("transformers")
 import heed.transformers  # noqa: E402
 from transformers_models import CASES, DECODERS, build, close, heed_calls, padding, pair, same_gradients, tokens  # noqa: E402
 
-HAS_NAMED_BERT = int(transformers.__version__.split(".")[0]) >= 5  # in 4.53 BERT does not ask for an attention by name
+OLD = int(transformers.__version__.split(".")[0]) < 5
 
 
 @pytest.fixture(autouse=True)
 def _later_transformers_for_bert(request):
     name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else None
-    if name == "bert" and not HAS_NAMED_BERT:
-        pytest.skip("BERT does not ask for an attention by name here")
+    if name == "bert" and OLD:
+        pytest.skip("BERT of transformers 4.53 does not ask for an attention by name")
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -53,7 +53,7 @@ def test_importing_heed_imports_neither_torch_nor_transformers():
 
 
 # The experts of gpt-oss have no float64 product in torch; its softmax with sinks is tested in float32.
-@pytest.mark.parametrize("name, dtype", [(n, d) for n in CASES for d in (torch.float32, torch.float64) if n != "gpt_oss" or d == torch.float32])
+@pytest.mark.parametrize("name, dtype", [(n, torch.float32) for n in CASES] + [(n, torch.float64) for n in CASES if n != "gpt_oss"])
 def test_logits_and_training_gradients(name, dtype):
     theirs, ours = pair(name, dtype, other="plain" if dtype == torch.float64 else "eager")
     ids, results = tokens(2, 21), []
@@ -146,7 +146,7 @@ def test_chunked_prefill_on_a_cache(name):
     ids, results = tokens(2, 24), []
     with torch.no_grad():
         for model in (eager, ours):
-            cache = transformers.DynamicCache(config=model.config) if HAS_NAMED_BERT else transformers.DynamicCache()
+            cache = transformers.DynamicCache() if OLD else transformers.DynamicCache(config=model.config)
             logits = [model(input_ids=part, past_key_values=cache).logits for part in ids.split([9, 1, 8, 6], dim=1)]
             results.append(torch.cat(logits, 1))
         whole = ours(input_ids=ids).logits
@@ -162,7 +162,8 @@ def test_packed_sequences_by_position_ids(name):
         want, got = (model(input_ids=ids, position_ids=positions, use_cache=False).logits for model in (eager, ours))
         alone = eager(input_ids=ids[:, 6:15]).logits
     close(got, want)
-    close(got[:, 6:15], alone)
+    if not OLD:  # earlier versions do not tell packed sequences apart
+        close(got[:, 6:15], alone)
 
 
 def test_masks_of_the_models_own_making():
@@ -204,6 +205,7 @@ def test_dropout_is_for_training_and_repeats_with_the_seed():
     assert not torch.equal(results[0], results[2]) and not torch.equal(results[0], still)
 
 
+@pytest.mark.skipif(not hasattr(transformers.PreTrainedModel, "set_attn_implementation"), reason="transformers 4.53 has none")
 def test_a_built_model_changes_over(monkeypatch):
     calls = heed_calls(monkeypatch)
     model = pair("llama")[0]

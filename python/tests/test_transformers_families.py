@@ -14,31 +14,33 @@ from transformers_models import GROUPED, SMALL, both_ways, close, heed_calls, pa
 
 OLD = int(t.__version__.split(".")[0]) < 5
 LATENT = dict(
-    SMALL, num_hidden_layers=2, num_key_value_heads=4, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
-    q_lora_rank=32, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, pad_token_id=0,
+    SMALL, num_hidden_layers=2, num_key_value_heads=4, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
+    topk_group=1, q_lora_rank=32, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, pad_token_id=0,
     index_topk=4, index_n_heads=4, index_head_dim=32,
 )  # fmt: skip
-BART = dict(vocab_size=96, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96,
-            decoder_ffn_dim=96, max_position_embeddings=64)  # fmt: skip
+BART = dict(vocab_size=96, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=64)  # fmt: skip
 FAMILIES = {
     "deepseek_v3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", {k: v for k, v in LATENT.items() if not k.startswith("index")}),
-    "llama4": ("Llama4ForCausalLM", "Llama4TextConfig", dict(GROUPED, num_hidden_layers=4, head_dim=16, intermediate_size_mlp=96, num_local_experts=2,
-                                                               attention_chunk_size=6, interleave_moe_layer_step=2)),
+    "llama4": ("Llama4ForCausalLM", "Llama4TextConfig", dict(
+        GROUPED, num_hidden_layers=4, head_dim=16, intermediate_size_mlp=96, num_local_experts=2, attention_chunk_size=6,
+        interleave_moe_layer_step=2)),
     # One choice of keys for each query, by an indexer.
     "deepseek_v32": ("DeepseekV32ForCausalLM", "DeepseekV32Config", LATENT),
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", "GlmMoeDsaConfig", LATENT),
     # One choice of blocks for each query and group of heads.
     "minimax_m3": ("MiniMaxM3VLForCausalLM", "MiniMaxM3VLTextConfig", dict(
-        {k: v for k, v in GROUPED.items() if k != "num_hidden_layers"}, num_hidden_layers=2, head_dim=32, index_n_heads=2, index_head_dim=32,
+        GROUPED, num_hidden_layers=2, head_dim=32, index_n_heads=2, index_head_dim=32,
         index_block_size=4, index_topk_blocks=2, index_local_blocks=1, num_local_experts=4, num_experts_per_tok=2, pad_token_id=0,
         layer_types=["full_attention", "minimax_m3_sparse"])),
 }  # fmt: skip
 ADDING = {
     "bloom": ("BloomForCausalLM", "BloomConfig", dict(vocab_size=96, hidden_size=64, n_layer=2, n_head=4)),
-    "xglm": ("XGLMForCausalLM", "XGLMConfig", dict(vocab_size=96, d_model=64, ffn_dim=96, num_layers=2, attention_heads=4, max_position_embeddings=64)),
+    "xglm": ("XGLMForCausalLM", "XGLMConfig", dict(
+        vocab_size=96, d_model=64, ffn_dim=96, num_layers=2, attention_heads=4, max_position_embeddings=64)),
     "rembert": ("RemBertForMaskedLM", "RemBertConfig", dict(SMALL, input_embedding_size=32, output_embedding_size=32)),
     "mpt": ("MptForCausalLM", "MptConfig", dict(vocab_size=96, d_model=64, n_heads=4, n_layers=2, max_seq_len=64)),
-}
+}  # fmt: skip
 
 
 def family(table, name):
@@ -60,8 +62,9 @@ def test_decoders(name, monkeypatch):
     for result in results:
         result.loss.backward()
     same_gradients(eager, ours)
-    options = dict(attention_mask=torch.ones_like(ids[:, :9]), max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    want, got = (model.generate(ids[:, :9], **options) for model in (eager, ours))
+    prompt = ids[:, :9]
+    options = dict(attention_mask=torch.ones_like(prompt), max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    want, got = (model.generate(prompt, **options) for model in (eager, ours))
     assert torch.equal(got.sequences, want.sequences)
     for g, w in zip(got.logits, want.logits):
         close(g, w)
@@ -92,7 +95,8 @@ def test_a_model_that_adds_its_mask_compiles_as_one_graph():
 @pytest.mark.skipif(OLD, reason="in transformers 4.53 T5 does not ask for an attention by name")
 @pytest.mark.parametrize("model, config, options", [
     ("BartForConditionalGeneration", "BartConfig", BART),
-    ("T5ForConditionalGeneration", "T5Config", dict(vocab_size=96, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=1)),
+    ("T5ForConditionalGeneration", "T5Config", dict(
+        vocab_size=96, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=1)),
 ])  # fmt: skip
 def test_encoder_and_decoder(model, config, options, monkeypatch):
     """Cross attention, and T5's position bias, which is learned."""
@@ -131,7 +135,8 @@ def test_sinks_per_query(masked):
     got = attend(q, k, v, mask, scaling=0.3, position_bias=bias, sinks=sinks, is_causal=False)
     close(got, want, torch.float64)
     weight = torch.randn(want.shape, generator=g, dtype=torch.float64)
-    for a, b in zip(torch.autograd.grad((got * weight).sum(), (q, k, v, sinks, bias)), torch.autograd.grad((want * weight).sum(), (q, k, v, sinks, bias))):
+    ours, theirs = (torch.autograd.grad((x * weight).sum(), (q, k, v, sinks, bias)) for x in (got, want))
+    for a, b in zip(ours, theirs):
         close(a, b, torch.float64)
 
 
@@ -144,8 +149,14 @@ def test_chosen_keys_join_every_kind_of_mask():
     causal = torch.ones(9, 9).tril().bool()[None, None]
     want = ((q @ k.transpose(2, 3) * 8**-0.5).masked_fill(~(chosen & causal), -torch.inf).softmax(-1) @ v).transpose(1, 2)
     where = dict(cache_position=torch.arange(9)) if OLD else dict(q_length=9)
-    for mask in (heed.transformers.make_mask(batch_size=2, kv_length=9, **where), causal, torch.zeros(1, 1, 9, 9).masked_fill(~causal, -torch.inf), None):
+    added = torch.zeros(1, 1, 9, 9).masked_fill(~causal, -torch.inf)
+    for mask in (heed.transformers.make_mask(batch_size=2, kv_length=9, **where), causal, added, None):
         close(attend(q, k, v, mask, indices=indices), want, torch.float64)
+
+
+def test_dropout_is_left_out_where_the_module_does_not_train():
+    q = torch.randn(1, 2, 6, 8)
+    assert torch.equal(attend(q, q, q, None, dropout=0.5), attend(q, q, q, None))
 
 
 def test_learned_queries_are_shared_by_the_batch():

@@ -12,7 +12,8 @@ import heed.transformers
 
 SMALL = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=128)
 GROUPED = dict(SMALL, num_key_value_heads=2)
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "dropout", "dropout_rate")
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "dropout",
+            "dropout_rate")  # fmt: skip
 
 
 def plain_attention(module, query, key, value, attention_mask, scaling=None, softcap=None, s_aux=None, **options):
@@ -23,7 +24,7 @@ def plain_attention(module, query, key, value, attention_mask, scaling=None, sof
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if attention_mask is not None:
-        scores = scores + attention_mask
+        scores = scores + attention_mask[..., : key.shape[2]]
     if s_aux is not None:
         scores = torch.cat([scores, s_aux.to(scores.dtype).reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)], dim=-1)
     return (torch.softmax(scores, dim=-1)[..., : key.shape[2]] @ value).transpose(1, 2).contiguous(), None
@@ -39,9 +40,11 @@ def configurations():
     yield "llama", t.LlamaForCausalLM, t.LlamaConfig(**GROUPED)
     yield "mistral", t.MistralForCausalLM, t.MistralConfig(**GROUPED, sliding_window=7)
     yield "gemma2", t.Gemma2ForCausalLM, t.Gemma2Config(
-        **GROUPED, head_dim=16, sliding_window=6, attn_logit_softcapping=5.0, query_pre_attn_scalar=16, final_logit_softcapping=None)  # fmt: skip
+        **GROUPED, head_dim=16, sliding_window=6, attn_logit_softcapping=5.0, query_pre_attn_scalar=16,
+        final_logit_softcapping=None)  # fmt: skip
     yield "qwen3", t.Qwen3ForCausalLM, t.Qwen3Config(**GROUPED, head_dim=16)
-    yield "gpt2", t.GPT2LMHeadModel, t.GPT2Config(vocab_size=96, n_embd=64, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2)
+    yield "gpt2", t.GPT2LMHeadModel, t.GPT2Config(
+        vocab_size=96, n_embd=64, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2)  # fmt: skip
     yield "bert", t.BertForMaskedLM, t.BertConfig(**SMALL)
     if hasattr(t, "GptOssConfig"):
         yield "gpt_oss", t.GptOssForCausalLM, t.GptOssConfig(

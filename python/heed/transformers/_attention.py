@@ -41,7 +41,9 @@ def _marks(numbers: Tensor, slots: int) -> Tensor:
     return marks.scatter_(-1, numbers.long().masked_fill(numbers < 0, slots), True)[..., :slots]
 
 
-def _chosen_keys(module: torch.nn.Module, query: Tensor, key: Tensor, indices: Optional[Tensor], block_indices: Optional[Tensor]) -> Optional[Tensor]:
+def _chosen_keys(
+    module: torch.nn.Module, query: Tensor, key: Tensor, indices: Optional[Tensor], block_indices: Optional[Tensor]
+) -> Optional[Tensor]:
     """What the indexer of a sparse attention left, boolean [B, 1 or Hq, Lq, Lk]: keys [B, Lq, n], or blocks of keys [B, groups, Lq, n].
 
     transformers puts these into the mask for `eager` and `sdpa` only.

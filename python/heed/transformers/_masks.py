@@ -33,9 +33,9 @@ class LazyMask(torch.Tensor):
         return lazy
 
     _DESCRIBES = {
-        torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__, torch.Tensor.layout.__get__,
-        torch.Tensor.requires_grad.__get__, torch.Tensor.is_cpu.__get__, torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__,
-        torch.Tensor.is_floating_point, torch.is_floating_point,
+        torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__,
+        torch.Tensor.layout.__get__, torch.Tensor.requires_grad.__get__, torch.Tensor.is_cpu.__get__, torch.Tensor.dim, torch.Tensor.size,
+        torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.is_floating_point, torch.is_floating_point,
     }  # fmt: skip
 
     @classmethod
@@ -166,13 +166,14 @@ def make_mask(
 
     function = causal_mask_function if mask_function is None else mask_function
     queries = dict(q_length=q_length, q_offset=q_offset) if cache_position is None else dict(cache_position=cache_position)
-    given = dict(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=function, attention_mask=attention_mask, **queries)
+    keys = dict(kv_length=kv_length, kv_offset=kv_offset, attention_mask=attention_mask)
+    given = dict(batch_size=batch_size, mask_function=function, **queries, **keys)
 
     def dense() -> Tensor:
         return sdpa_mask(**{**given, **options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
 
     config = options.get("config")
-    if config is not None and _adds_its_mask(type(config)):
+    if config is not None and _adds_its_mask(config.__class__):
         return eager_mask(**given, **options)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return dense()
