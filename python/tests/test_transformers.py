@@ -227,3 +227,18 @@ def test_compiles_as_one_graph(name):
     close(compiled(input_ids=ids, use_cache=False).logits, result)
     for p, q in zip(eager.parameters(), ours.parameters()):
         close(q.grad / p.grad.abs().max(), p.grad / p.grad.abs().max())
+
+
+def test_layers_compiled_one_by_one():
+    """The mask is made outside and enters a compiled layer, which breaks its graph there."""
+    eager, ours = pair("mistral")
+    for layer in ours.model.layers:
+        layer.compile(backend="aot_eager")
+    for length in (9, 12):  # the second length makes it compile for any
+        ids, mask = tokens(2, length), padding(2, length, (3,), side="right")
+        for options in (dict(), dict(attention_mask=mask)):
+            want, got = (model(input_ids=ids, use_cache=False, **options).logits for model in (eager, ours))
+            close(got[mask.bool()], want[mask.bool()])
+    for logits in (want, got):
+        logits[mask.bool()].square().mean().backward()
+    same_gradients(eager, ours)

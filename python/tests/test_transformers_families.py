@@ -15,8 +15,8 @@ from transformers_models import GROUPED, SMALL, both_ways, close, heed_calls, pa
 OLD = int(t.__version__.split(".")[0]) < 5
 LATENT = dict(
     SMALL, num_hidden_layers=2, num_key_value_heads=4, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
-    topk_group=1, q_lora_rank=32, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, pad_token_id=0,
-    index_topk=4, index_n_heads=4, index_head_dim=32,
+    topk_group=1, q_lora_rank=32, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=24, first_k_dense_replace=1,
+    pad_token_id=0, index_topk=4, index_n_heads=4, index_head_dim=32,
 )  # fmt: skip
 BART = dict(vocab_size=96, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
             encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=64)  # fmt: skip
@@ -63,8 +63,8 @@ def test_decoders(name, monkeypatch):
         result.loss.backward()
     same_gradients(eager, ours)
     prompt = ids[:, :9]
-    options = dict(attention_mask=torch.ones_like(prompt), max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    want, got = (model.generate(prompt, **options) for model in (eager, ours))
+    options = dict(max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    want, got = (model.generate(prompt, attention_mask=torch.ones_like(prompt), **options) for model in (eager, ours))
     assert torch.equal(got.sequences, want.sequences)
     for g, w in zip(got.logits, want.logits):
         close(g, w)

@@ -77,7 +77,8 @@ def test_known_patterns_stay_patterns_that_mean_the_same(function, shape):
     assert torch.equal(lazy & True, want)
     # And as attention understands it: rows that see nothing are 0.
     rows, keys = want.shape[2:]
-    q, k, v = (torch.randn(2, 2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i, n in enumerate((rows, keys, keys)))
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, n, 8, dtype=torch.float64, generator=g) for n in (rows, keys, keys))
     got, _ = heed.transformers.heed_attention_forward(torch.nn.Module().eval(), q, k, v, lazy)
     added = torch.zeros(want.shape, dtype=torch.float64).masked_fill(~want, torch.finfo(torch.float64).min)
     expected = plain_attention(None, q, k, v, added)[0] * want.any(-1).transpose(1, 2)[..., None]
@@ -109,6 +110,13 @@ def test_whoever_computes_with_a_mask_gets_the_real_one():
                  lambda x: torch.where(x, 0.0, -1.0), lambda x: x.expand(2, 3, 5, 9), lambda x: x.clone(),
                  lambda x: torch.cat([x, x], 1)):  # fmt: skip
         assert type(view(lazy)) is torch.Tensor and torch.equal(view(lazy), view(want))
+
+
+def test_compiled_code_that_computes_with_a_mask_gets_the_real_one():
+    given = arguments(m.causal_mask_function, 5, 9, first=4)
+    lazy, want = make_mask(**given), truth(given)
+    compiled = torch.compile(lambda x: torch.where(x[..., :7], 0.0, -1.0), backend="eager")
+    assert torch.equal(compiled(lazy), torch.where(want[..., :7], 0.0, -1.0))
 
 
 @pytest.mark.skipif(not NEW, reason="transformers 4 tells positions otherwise")

@@ -12,8 +12,8 @@ import heed.transformers
 
 SMALL = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=128)
 GROUPED = dict(SMALL, num_key_value_heads=2)
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "dropout",
-            "dropout_rate")  # fmt: skip
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout",
+            "dropout", "dropout_rate")  # fmt: skip
 
 
 def plain_attention(module, query, key, value, attention_mask, scaling=None, softcap=None, s_aux=None, **options):

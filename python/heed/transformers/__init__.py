@@ -7,6 +7,9 @@
 
 Training, generation with every kind of cache, padding, packed sequences, sliding windows, softcap and sinks are what `eager` computes.
 Causal and window masks stay what they are, so that no L x L tensor is made and hidden tiles cost nothing.
+
+Models that never ask for an attention by name (BLOOM, MPT, RemBERT, ...) go on in their own code, as with `eager`. Those with a table of
+their own, such as Falcon and GPT-Neo, raise a KeyError of transformers' when they are built.
 """
 
 from __future__ import annotations

@@ -112,6 +112,11 @@ def heed_attention_forward(
     head, `sinks` [B, Hq, Lq, 1] one per query; `indices` and `block_indices` are what a sparse attention's indexer chose.
     """
     traced = torch.compiler.is_compiling()
+    if traced and isinstance(attention_mask, LazyMask):  # made outside, as where a model's layers are compiled one by one
+        return _untraced(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, softcap=softcap, s_aux=s_aux,
+            sliding_window=sliding_window, position_bias=position_bias, indices=indices, block_indices=block_indices, sinks=sinks,
+        )  # fmt: skip
     if options.get("output_attentions") and not traced:
         warnings.warn('attn_implementation="heed" has no attention weights to return: use "eager" for output_attentions=True', stacklevel=2)
     query, key, value = _meet(query, key, value)
@@ -134,3 +139,6 @@ def heed_attention_forward(
         bias=bias, sink_logits=per_head, query_offset=offset, dropout_p=dropout if module.training else 0.0, layout="BHLD",
     )  # fmt: skip
     return out.transpose(1, 2).contiguous(), None
+
+
+_untraced = torch.compiler.disable(heed_attention_forward)

@@ -36,6 +36,8 @@ class LazyMask(torch.Tensor):
         torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__,
         torch.Tensor.layout.__get__, torch.Tensor.requires_grad.__get__, torch.Tensor.is_cpu.__get__, torch.Tensor.dim, torch.Tensor.size,
         torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.is_floating_point, torch.is_floating_point,
+        # torch.compile holds these against the memory there is:
+        torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor._is_view, torch.Tensor._base.__get__,
     }  # fmt: skip
 
     @classmethod
