@@ -78,9 +78,9 @@ class TorchArrays:
         if tuple(shape) == tuple(like.shape):
             return torch.empty_like(like, dtype=torch_dtype, requires_grad=False)
         if len(shape) != like.dim():
-            return torch.empty(tuple(shape), dtype=torch_dtype)
+            return like.new_empty(tuple(shape), dtype=torch_dtype)
         order = sorted(range(len(shape)), key=lambda axis: -like.stride(axis))
-        memory = torch.empty([shape[axis] for axis in order], dtype=torch_dtype)
+        memory = like.new_empty([shape[axis] for axis in order], dtype=torch_dtype)
         return memory.permute([order.index(axis) for axis in range(len(shape))])
 
     @staticmethod

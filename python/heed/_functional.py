@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copyreg
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -75,6 +75,19 @@ def _axes(layout: str) -> tuple[str, int, int]:
     if layout == "BHLD":
         return "B, H, L, D", 2, 1
     raise ValueError(f'layout: expected "BLHD" or "BHLD", got {layout!r}')
+
+
+def _forward(run: Callable, family: Any, q: Any, out: Any, return_lse: bool, shapes: tuple, *arguments: Any) -> Any:
+    """Makes the results of `shapes` (out's, lse's), runs `run(out, lse, q, *arguments)` and hands them over in q's kind."""
+    out_shape, lse_shape = shapes
+    if out is None:
+        out = family.empty(q, out_shape)
+    else:
+        same_family(family, out=out)
+    lse = family.empty(q, lse_shape, statistics_dtype(family.dtype_name(q))) if return_lse else None
+    run(family.argument(out, "out"), None if lse is None else family.argument(lse, "lse"), family.argument(q, "q"), *arguments)
+    out = family.finish(out, q)
+    return (out, family.finish(lse, q)) if return_lse else out
 
 
 def attention(
@@ -162,23 +175,8 @@ def attention(
         same_family(family, k=k, v=v)
         check_rank(v, "v", names)
         value_dim, k_argument, v_argument = v.shape[3], family.argument(k, "k"), family.argument(v, "v")
-    if out is None:
-        result = family.empty(q, (*q.shape[:3], value_dim))
-    else:
-        same_family(family, out=out)
-        result = out
-    lse = family.empty(q, (q.shape[0], q.shape[heads], q.shape[tokens]), statistics_dtype(family.dtype_name(q))) if return_lse else None
-    _core.attention_into(
-        family.argument(result, "out"),
-        None if lse is None else family.argument(lse, "lse"),
-        family.argument(q, "q"),
-        k_argument,
-        v_argument,
-        options,
-        layout,
-    )
-    result = family.finish(result, q)
-    return (result, family.finish(lse, q)) if return_lse else result
+    shapes = (*q.shape[:3], value_dim), (q.shape[0], q.shape[heads], q.shape[tokens])
+    return _forward(_core.attention_into, family, q, out, return_lse, shapes, k_argument, v_argument, options, layout)
 
 
 class AttentionGrads(NamedTuple):
@@ -191,12 +189,16 @@ class AttentionGrads(NamedTuple):
     dsink_logits: Any = None
 
 
-def _empty_like(x: Any, name: str) -> Any:
-    return None if x is None else family_of(x, name).empty(x, x.shape)
-
-
-def _gradient_arguments(grads: AttentionGrads) -> tuple:
-    return tuple(None if g is None else family_of(g, name).argument(g, name) for name, g in zip(AttentionGrads._fields, grads))
+def _backward(run: Callable, likes: AttentionGrads, inputs: dict, *arguments: Any) -> AttentionGrads:
+    """Makes a gradient for everything in `likes`, runs `run(gradients, *inputs, *arguments)` and hands them over in the kind of their argument."""
+    family = family_of(likes.dq, "q")
+    same_family(family, **inputs)
+    names = ("q", "k", "v", "bias", "sink_logits")
+    families = [None if x is None else family_of(x, name) for name, x in zip(names, likes)]
+    grads = [None if f is None else f.empty(x, x.shape) for f, x in zip(families, likes)]
+    outputs = tuple(None if f is None else f.argument(g, f"d{name}") for f, g, name in zip(families, grads, names))
+    run(outputs, *(family.argument(x, name) for name, x in inputs.items()), *arguments)
+    return AttentionGrads(*(None if f is None else f.finish(g, x) for f, g, x in zip(families, grads, likes)))
 
 
 def attention_backward(
@@ -233,14 +235,9 @@ def attention_backward(
     >>> g.dq.shape, bool(abs(g.dv.sum() - out.size) < 1e-3)
     ((1, 8, 2, 16), True)
     """
-    family = family_of(q, "q")
-    same_family(family, k=k, v=v, dout=dout, out=out, lse=lse)
     options = pack_options(mask, align, scale, softcap, bias, alibi_slopes, sink_logits, query_offset, kv_lengths, dropout_p, seed)
-    grads = AttentionGrads(*(family.empty(x, x.shape) for x in (q, k, v)), _empty_like(bias, "bias"), _empty_like(sink_logits, "sink_logits"))
-    arguments = [family.argument(x, name) for name, x in (("dout", dout), ("q", q), ("k", k), ("v", v), ("out", out), ("lse", lse))]
-    _core.attention_backward_into(_gradient_arguments(grads), *arguments, options, layout)
-    likes = AttentionGrads(q, k, v, bias, sink_logits)
-    return AttentionGrads(*(None if g is None else family_of(x, "q").finish(g, x) for g, x in zip(grads, likes)))
+    inputs = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
+    return _backward(_core.attention_backward_into, AttentionGrads(q, k, v, bias, sink_logits), inputs, options, layout)
 
 
 def attention_varlen(
@@ -279,22 +276,10 @@ def attention_varlen(
     check_rank(q, "q", "Tq, Hq, D")
     check_rank(v, "v", "Tk, Hkv, Dv")
     options = pack_options(mask, align, scale, softcap, None, alibi_slopes, sink_logits, query_offset, kv_lengths, dropout_p, seed)
-    if out is not None:
-        same_family(family, out=out)
-    result = family.empty(q, (q.shape[0], q.shape[1], v.shape[2])) if out is None else out
-    lse = family.empty(q, (q.shape[1], q.shape[0]), statistics_dtype(family.dtype_name(q))) if return_lse else None
-    _core.attention_varlen_into(
-        family.argument(result, "out"),
-        None if lse is None else family.argument(lse, "lse"),
-        family.argument(q, "q"),
-        family.argument(k, "k"),
-        family.argument(v, "v"),
-        option(q_offsets, "q_offsets", np.int64),
-        option(k_offsets, "k_offsets", np.int64),
-        options,
-    )
-    result = family.finish(result, q)
-    return (result, family.finish(lse, q)) if return_lse else result
+    shapes = (q.shape[0], q.shape[1], v.shape[2]), (q.shape[1], q.shape[0])
+    keys = family.argument(k, "k"), family.argument(v, "v")
+    offsets = option(q_offsets, "q_offsets", np.int64), option(k_offsets, "k_offsets", np.int64)
+    return _forward(_core.attention_varlen_into, family, q, out, return_lse, shapes, *keys, *offsets, options)
 
 
 def attention_varlen_backward(
@@ -319,15 +304,10 @@ def attention_varlen_backward(
     seed: int = 0,
 ) -> AttentionGrads:
     """Gradients of one `attention_varlen` call; as `attention_backward`, for packed sequences."""
-    family = family_of(q, "q")
-    same_family(family, k=k, v=v, dout=dout, out=out, lse=lse)
     options = pack_options(mask, align, scale, softcap, None, alibi_slopes, sink_logits, query_offset, kv_lengths, dropout_p, seed)
-    grads = AttentionGrads(*(family.empty(x, x.shape) for x in (q, k, v)), None, _empty_like(sink_logits, "sink_logits"))
-    arguments = [family.argument(x, name) for name, x in (("dout", dout), ("q", q), ("k", k), ("v", v), ("out", out), ("lse", lse))]
+    inputs = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
     offsets = option(q_offsets, "q_offsets", np.int64), option(k_offsets, "k_offsets", np.int64)
-    _core.attention_varlen_backward_into(_gradient_arguments(grads), *arguments, *offsets, options)
-    likes = AttentionGrads(q, k, v, None, sink_logits)
-    return AttentionGrads(*(None if g is None else family_of(x, "q").finish(g, x) for g, x in zip(grads, likes)))
+    return _backward(_core.attention_varlen_backward_into, AttentionGrads(q, k, v, None, sink_logits), inputs, *offsets, options)
 
 
 def merge_states(states: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -6,8 +6,14 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 
 namespace heed::python {
+
+void throw_type(const char* name, const std::string& problem) { throw nb::type_error((std::string(name) + ": " + problem).c_str()); }
+void throw_value(const char* name, const std::string& problem) { throw nb::value_error((std::string(name) + ": " + problem).c_str()); }
+std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::type_name(object.type())); }
+
 namespace {
 
 std::optional<DType> dtype_of_code(nb::dlpack::dtype dtype) {
@@ -32,12 +38,7 @@ std::optional<DType> dtype_of_name(std::string_view name) {
   return std::nullopt;
 }
 
-[[noreturn]] void throw_type(const char* name, const std::string& problem) {
-  throw nb::type_error((std::string(name) + ": " + problem).c_str());
-}
-
 std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr()))); }
-std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::type_name(object.type())); }
 
 /// Something that is no array, or one of a type that heed does not have.
 [[noreturn]] void throw_no_array(const char* name, nb::handle object) {
@@ -48,8 +49,7 @@ std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::t
 
 void check_rank(const char* name, std::size_t rank) {
   if (rank > static_cast<std::size_t>(kMaxRank)) {
-    throw nb::value_error(
-        (std::string(name) + ": expected at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank)).c_str());
+    throw_value(name, "expected at most " + std::to_string(kMaxRank) + " axes, got " + std::to_string(rank));
   }
 }
 
@@ -63,22 +63,20 @@ Extents extents_of(const char* name, nb::handle sequence) {
 }
 
 /// (address, dtype name, shape, strides in elements).
-template <class View, class Pointer>
+template <class View>
 View view_of_tuple(const char* name, nb::handle object) {
   const auto parts = nb::borrow<nb::tuple>(object);
   if (parts.size() != 4) throw_type(name, "expected an array");
   const auto dtype = dtype_of_name(nb::cast<std::string_view>(parts[1]));
   if (!dtype) throw_type(name, "dtype " + text_of(parts[1]) + " is not supported");
-  auto* data = reinterpret_cast<Pointer*>(nb::cast<std::uintptr_t>(parts[0]));
+  auto* data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(parts[0]));
   return View(data, *dtype, extents_of(name, parts[2]), extents_of(name, parts[3]));
 }
 
 template <class View, class Ndarray>
 View view_of_ndarray(const char* name, nb::handle object, const Ndarray& array) {
   const auto dtype = dtype_of_code(array.dtype());
-  if (!dtype) {
-    throw_no_array(name, object);
-  }
+  if (!dtype) throw_no_array(name, object);
   check_rank(name, array.ndim());
   std::int64_t shape[kMaxRank] = {}, strides[kMaxRank] = {};
   for (std::size_t i = 0; i < array.ndim(); ++i) {
@@ -116,7 +114,7 @@ std::optional<View> view_of_buffer(const char* name, const Py_buffer& buffer) {
     shape[i] = buffer.shape[i];
     strides[i] = buffer.strides[i] / buffer.itemsize;
     if (buffer.strides[i] % buffer.itemsize != 0) {
-      throw nb::value_error((std::string(name) + ": strides that are no multiple of the element size are not supported").c_str());
+      throw_value(name, "strides that are no multiple of the element size are not supported");
     }
   }
   const auto rank = static_cast<std::size_t>(buffer.ndim);
@@ -133,46 +131,33 @@ bool Buffer::take(nb::handle object, int flags) {
   return is_held_;
 }
 
-Array::Array(nb::handle object, const char* name) {
+template <class View, class Owner>
+BasicArray<View, Owner>::BasicArray(nb::handle object, const char* name) {
+  constexpr bool kWrites = std::is_same_v<View, MutableTensorView>;
   if (object.is_none()) return;
   if (PyTuple_CheckExact(object.ptr()) != 0) {
-    view_ = view_of_tuple<TensorView, const void>(name, object);
+    view_ = view_of_tuple<View>(name, object);
     return;
   }
   if (buffer_.take(object, PyBUF_STRIDES | PyBUF_FORMAT)) {
-    if (const auto view = view_of_buffer<TensorView>(name, buffer_.get())) {
+    if (kWrites && buffer_.get().readonly != 0) throw_value(name, "expected a writable array, got a read-only one");
+    if (const auto view = view_of_buffer<View>(name, buffer_.get())) {
       view_ = *view;
       return;
     }
   }
   if (!nb::try_cast(object, owner_)) throw_no_array(name, object);
   if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
-  view_ = view_of_ndarray<TensorView>(name, object, owner_);
+  view_ = view_of_ndarray<View>(name, object, owner_);
 }
 
-OutputArray::OutputArray(nb::handle object, const char* name) {
-  if (object.is_none()) return;
-  if (PyTuple_CheckExact(object.ptr()) != 0) {
-    view_ = view_of_tuple<MutableTensorView, void>(name, object);
-    return;
-  }
-  if (buffer_.take(object, PyBUF_STRIDES | PyBUF_FORMAT)) {
-    if (buffer_.get().readonly != 0)
-      throw nb::value_error((std::string(name) + ": expected a writable array, got a read-only one").c_str());
-    if (const auto view = view_of_buffer<MutableTensorView>(name, buffer_.get())) {
-      view_ = *view;
-      return;
-    }
-  }
-  if (!nb::try_cast(object, owner_)) throw_no_array(name, object);
-  if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
-  view_ = view_of_ndarray<MutableTensorView>(name, object, owner_);
-}
+template class BasicArray<TensorView, nb::ndarray<nb::ro>>;
+template class BasicArray<MutableTensorView, nb::ndarray<>>;
 
 Layout parse_layout(std::string_view text) {
   if (text == "BLHD") return Layout::kTokensFirst;
   if (text == "BHLD") return Layout::kHeadsFirst;
-  throw nb::value_error(("layout: expected \"BLHD\" or \"BHLD\", got \"" + std::string(text) + "\"").c_str());
+  throw_value("layout", "expected \"BLHD\" or \"BHLD\", got \"" + std::string(text) + "\"");
 }
 
 }  // namespace heed::python

@@ -7,6 +7,8 @@
 
 #include <heed/tensor.hpp>
 
+#include <string>
+
 namespace heed::python {
 
 namespace nb = nanobind;
@@ -32,34 +34,31 @@ class Buffer {
 /// An argument array: what keeps its memory alive, and the view. `None` gives a view that is "not given".
 ///
 /// Takes any object with a buffer or `__dlpack__`, and the tuple (address, dtype, shape, strides) that the Python layer makes of arrays whose
-/// protocol is slow (torch) or absent (ml_dtypes); whoever makes one keeps the memory alive. Read-only memory is fine.
-class Array {
+/// protocol is slow (torch) or absent (ml_dtypes); whoever makes one keeps the memory alive.
+template <class View, class Owner>
+class BasicArray {
  public:
   /// Throws TypeError naming the argument when it is no array, or not one in CPU memory.
-  Array(nb::handle object, const char* name);
+  BasicArray(nb::handle object, const char* name);
 
-  [[nodiscard]] const TensorView& view() const noexcept { return view_; }
-  operator const TensorView&() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
-
- private:
-  Buffer buffer_;
-  nb::ndarray<nb::ro> owner_;
-  TensorView view_;
-};
-
-/// An array to write to; read-only memory is a ValueError.
-class OutputArray {
- public:
-  OutputArray(nb::handle object, const char* name);
-
-  [[nodiscard]] const MutableTensorView& view() const noexcept { return view_; }
-  operator const MutableTensorView&() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] const View& view() const noexcept { return view_; }
+  operator const View&() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
 
  private:
   Buffer buffer_;
-  nb::ndarray<> owner_;
-  MutableTensorView view_;
+  Owner owner_;
+  View view_;
 };
+
+/// To read; read-only memory is fine.
+using Array = BasicArray<TensorView, nb::ndarray<nb::ro>>;
+/// To write to; read-only memory is a ValueError.
+using OutputArray = BasicArray<MutableTensorView, nb::ndarray<>>;
+
+/// TypeError and ValueError "name: problem".
+[[noreturn]] void throw_type(const char* name, const std::string& problem);
+[[noreturn]] void throw_value(const char* name, const std::string& problem);
+[[nodiscard]] std::string name_of_type(nb::handle object);
 
 /// The order of axes 1 and 2 of the caller's arrays: tokens before heads, or heads before tokens.
 enum class Layout : std::uint8_t { kTokensFirst, kHeadsFirst };

@@ -16,7 +16,7 @@ KvFormat parse_format(std::string_view name) {
   for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16}) {
     if (name == to_string(format)) return format;
   }
-  throw nb::value_error(("dtype: expected \"float32\", \"bfloat16\" or \"float16\", got \"" + std::string(name) + "\"").c_str());
+  throw_value("dtype", "expected \"float32\", \"bfloat16\" or \"float16\", got \"" + std::string(name) + "\"");
 }
 
 void make_cache(KvCache* self, std::int64_t layers, std::int64_t batch, std::int64_t kv_heads, std::int64_t head_dim,

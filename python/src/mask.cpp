@@ -29,14 +29,13 @@ struct Call {
 Call call_of(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch, std::int64_t heads,
              std::optional<std::int64_t> query_offset) {
   const mask::Traits& traits = mask.node().traits();
-  const auto fail = [](const std::string& text) { throw nb::value_error(text.c_str()); };
-  if (q_tokens < 0 || k_tokens < 0) fail("lq, lk: expected sizes of at least 0");
-  if (batch < 1 || heads < 1) fail("batch, heads: expected at least 1");
+  if (q_tokens < 0 || k_tokens < 0) throw_value("lq, lk", "expected sizes of at least 0");
+  if (batch < 1 || heads < 1) throw_value("batch, heads", "expected at least 1");
   if (traits.batch != 0 && batch == 1) batch = traits.batch;
   if (traits.heads != 0 && heads == 1) heads = traits.heads;
-  if (traits.batch != 0 && batch != traits.batch) fail("batch: this mask is for " + std::to_string(traits.batch));
-  if (traits.heads != 0 && heads != traits.heads) fail("heads: this mask is for " + std::to_string(traits.heads));
-  if (align != "bottom_right" && align != "top_left") fail("align: expected \"bottom_right\" or \"top_left\"");
+  if (traits.batch != 0 && batch != traits.batch) throw_value("batch", "this mask is for " + std::to_string(traits.batch));
+  if (traits.heads != 0 && heads != traits.heads) throw_value("heads", "this mask is for " + std::to_string(traits.heads));
+  if (align != "bottom_right" && align != "top_left") throw_value("align", "expected \"bottom_right\" or \"top_left\"");
   const std::int64_t offset = query_offset.value_or(align == "bottom_right" ? k_tokens - q_tokens : 0);
   return {batch, heads, q_tokens, k_tokens, offset};
 }

@@ -10,24 +10,23 @@
 namespace heed::python {
 namespace {
 
-[[noreturn]] void throw_type(const char* name, const char* expected, nb::handle got) {
-  const auto type = nb::cast<std::string>(nb::type_name(got.type()));
-  throw nb::type_error((std::string(name) + ": expected " + expected + ", got " + type).c_str());
+[[noreturn]] void throw_kind(const char* name, const std::string& expected, nb::handle got) {
+  throw_type(name, "expected " + expected + ", got " + name_of_type(got));
 }
 
 std::optional<double> optional_number(nb::handle object, const char* name) {
   if (object.is_none()) return std::nullopt;
   double number = 0;
-  if (!nb::try_cast(object, number)) throw_type(name, "a number or None", object);
+  if (!nb::try_cast(object, number)) throw_kind(name, "a number or None", object);
   return number;
 }
 
 Align parse_align(nb::handle object) {
   std::string_view text;
-  if (!nb::try_cast(object, text)) throw_type("align", "\"bottom_right\" or \"top_left\"", object);
+  if (!nb::try_cast(object, text)) throw_kind("align", "\"bottom_right\" or \"top_left\"", object);
   if (text == "bottom_right") return Align::kBottomRight;
   if (text == "top_left") return Align::kTopLeft;
-  throw nb::value_error(("align: expected \"bottom_right\" or \"top_left\", got \"" + std::string(text) + "\"").c_str());
+  throw_value("align", "expected \"bottom_right\" or \"top_left\", got \"" + std::string(text) + "\"");
 }
 
 }  // namespace
@@ -37,7 +36,7 @@ Options::Options(const nb::tuple& parts)
       query_offset_(parts[7], "query_offset"), kv_lengths_(parts[8], "kv_lengths") {
   if (!parts[0].is_none()) {
     const Mask* mask = nullptr;
-    if (!nb::try_cast(parts[0], mask) || mask == nullptr) throw_type("mask", "a heed.Mask or None", parts[0]);
+    if (!nb::try_cast(parts[0], mask) || mask == nullptr) throw_kind("mask", "a heed.Mask or None", parts[0]);
     options_.mask = *mask;
   }
   options_.align = parse_align(parts[1]);
@@ -51,7 +50,7 @@ Options::Options(const nb::tuple& parts)
   const double dropout_p = optional_number(parts[9], "dropout_p").value_or(0.0);
   if (dropout_p == 0.0) return;
   std::uint64_t seed = 0;
-  if (!nb::try_cast(parts[10], seed)) throw_type("seed", "an integer from 0 to 2**64 - 1", parts[10]);
+  if (!nb::try_cast(parts[10], seed)) throw_kind("seed", "an integer from 0 to 2**64 - 1", parts[10]);
   options_.dropout = Dropout{dropout_p, seed};
 }
 

@@ -131,12 +131,16 @@ std::string missing_for(Isa isa) {
 #endif
 }
 
+const char* isa_wish() noexcept {
+  static const char* const name = std::getenv("HEED_ISA");
+  return name != nullptr && *name != '\0' ? name : nullptr;
+}
+
 Isa active_isa() {
   const int override_isa = forced.load(std::memory_order_relaxed);
   if (override_isa != kUndecided) return static_cast<Isa>(override_isa);
-  static const char* const name = std::getenv("HEED_ISA");
-  if (name != nullptr && *name != '\0') {
-    static const Isa chosen = isa_from_environment(name);
+  if (isa_wish() != nullptr) {
+    static const Isa chosen = isa_from_environment(isa_wish());
     return chosen;
   }
   static const Isa best = best_isa();

@@ -25,6 +25,9 @@ inline constexpr std::array<Isa, 5> kAllIsas = {Isa::kGeneric, Isa::kNeon, Isa::
 [[nodiscard]] std::string missing_for(Isa isa);
 [[nodiscard]] inline bool runs_here(Isa isa) { return missing_for(isa).empty(); }
 
+/// What HEED_ISA names; null where nobody chose. Read once.
+[[nodiscard]] const char* isa_wish() noexcept;
+
 /// The best ISA that runs here, or what HEED_ISA names; decided once. Throws InvalidArgument for a bad HEED_ISA, on every call.
 [[nodiscard]] HEED_API Isa active_isa();
 

@@ -2,7 +2,6 @@
 // The tables behind kernels.def: lookup by ISA, and the list that heed::list_kernels() returns.
 #include "kernels/registry.hpp"
 
-#include <cstdlib>
 #include <string>
 
 #include <heed/kernels.hpp>
@@ -60,8 +59,7 @@ constexpr Family kFamilies[] = {
 std::string not_selected_because(base::Isa isa, base::Isa active) {
   const std::string name = base::to_string(active);
   if (isa < active) return "slower than " + name;
-  const char* const wanted = std::getenv("HEED_ISA");
-  return wanted != nullptr && *wanted != '\0' ? "HEED_ISA chose " + name : "its bf16 dot is slower than " + name + " on this CPU";
+  return base::isa_wish() != nullptr ? "HEED_ISA chose " + name : "its bf16 dot is slower than " + name + " on this CPU";
 }
 
 }  // namespace

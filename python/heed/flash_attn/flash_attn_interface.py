@@ -44,8 +44,8 @@ def flash_attn_func(
     >>> flash_attn_func(q, k, v, causal=True).sum().backward()
     """
     mask, options = mask_of(causal, window_size), options_of(dropout_p, softmax_scale, softcap, alibi_slopes)
-    out, lse = attention(q, k, v, mask=mask, return_lse=True, **options)
-    return (out, lse, None) if return_attn_probs else out
+    result = attention(q, k, v, mask=mask, return_lse=return_attn_probs, **options)
+    return (*result, None) if return_attn_probs else result
 
 
 def flash_attn_qkvpacked_func(
@@ -118,8 +118,8 @@ def flash_attn_varlen_func(
     check_offsets(cu_seqlens_k, "cu_seqlens_k", k.shape[0])
     if cu_seqlens_k.shape != cu_seqlens_q.shape:
         raise ValueError(f"cu_seqlens_k: expected as many as cu_seqlens_q, {list(cu_seqlens_q.shape)}, got {list(cu_seqlens_k.shape)}")
-    out, lse = attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, mask=mask, return_lse=True, **options)
-    return (out, lse, None) if return_attn_probs else out
+    result = attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, mask=mask, return_lse=return_attn_probs, **options)
+    return (*result, None) if return_attn_probs else result
 
 
 def flash_attn_varlen_qkvpacked_func(

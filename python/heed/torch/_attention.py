@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -78,12 +78,16 @@ def _parse_mask(mask: MaskLike) -> Optional[_core.Mask]:
     return _core.Mask.parse(mask) if isinstance(mask, str) else mask
 
 
+def broadcasts(shape: Sequence[int], full: Sequence[int]) -> bool:
+    """Whether an array of `shape` can stand for one of `full`; torch.broadcast_shapes would let it be larger."""
+    return all(own == 1 or own == other for own, other in zip(reversed(shape), reversed(full)))
+
+
 def _check_hiding(bias: Tensor, q: Tensor, k: Tensor, layout: str) -> None:
     """A boolean bias becomes a Mask, to which slots past its end are hidden slots, not an error."""
     tokens, heads = (2, 1) if layout == "BHLD" else (1, 2)
     slots = (q.shape[0], q.shape[heads], q.shape[tokens], k.shape[tokens])
-    fits = 2 <= bias.dim() <= 4 and all(own == 1 or own == full for own, full in zip(bias.shape[::-1], slots[::-1]))
-    if not fits:
+    if not (2 <= bias.dim() <= 4 and broadcasts(bias.shape, slots)):
         raise ValueError(f"bias: expected a shape that broadcasts to [B, Hq, Lq, Lk] = {[*slots]}, got {tuple(bias.shape)}")
 
 

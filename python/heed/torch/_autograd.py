@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import torch
 
 from heed import _core
+from heed._arrays import TorchArrays
 
 Tensor = torch.Tensor
 _functorch_level = torch._C._functorch.peek_interpreter_stack
@@ -65,12 +66,7 @@ def pack(s: Settings, bias: Optional[Tensor], sinks: Optional[Tensor]) -> tuple:
 
 def empty_out(q: Tensor, value_dim: int) -> Tensor:
     """Axes in memory in the order of q's, so that a transposed view of [B, L, H, D] gives one again."""
-    if q.shape[-1] == value_dim:
-        return torch.empty_like(q)
-    order = sorted(range(q.dim()), key=lambda axis: -q.stride(axis))
-    shape = (*q.shape[:-1], value_dim)
-    memory = q.new_empty([shape[axis] for axis in order])
-    return memory.permute([order.index(axis) for axis in range(q.dim())])
+    return torch.empty_like(q) if q.shape[-1] == value_dim else TorchArrays.empty(q, (*q.shape[:-1], value_dim))
 
 
 def empty_lse(q: Tensor, layout: str) -> Tensor:
@@ -99,6 +95,10 @@ def backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Te
     return (*grads, dbias, dsinks)
 
 
+def refuse_second(ctx: Any, *gradients: Any) -> Any:
+    raise RuntimeError("heed has no second derivatives: attention was differentiated twice")
+
+
 class _First(torch.autograd.Function):
     """A gradient that has none of its own: it hangs on the inputs, so that whoever asks is told."""
 
@@ -106,9 +106,7 @@ class _First(torch.autograd.Function):
     def forward(ctx: Any, gradient: Tensor, *inputs: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError("heed has no second derivatives: attention was differentiated twice")
+    backward = staticmethod(refuse_second)
 
 
 def _first_only(gradients: tuple, *inputs: Tensor) -> tuple:
@@ -116,6 +114,13 @@ def _first_only(gradients: tuple, *inputs: Tensor) -> tuple:
     if not torch.is_grad_enabled():
         return gradients
     return tuple(g if g is None else _First.apply(g, *inputs) for g in gradients)
+
+
+def one_by_one(call: Callable, info: Any, in_dims: Sequence, inputs: Sequence) -> tuple:
+    """vmap as a loop over calls: every option may differ from entry to entry."""
+    parts = [call(*(x.select(d, i) if isinstance(d, int) else x for x, d in zip(inputs, in_dims))) for i in range(info.batch_size)]
+    results = tuple(torch.stack(part) for part in zip(*parts))
+    return results, (0,) * len(results)
 
 
 class _OneByOne(torch.autograd.Function):
@@ -131,10 +136,7 @@ class _OneByOne(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
-        entries = range(info.batch_size)
-        parts = [_OneByOne.apply(*(x.select(d, i) if isinstance(d, int) else x for x, d in zip(inputs, in_dims))) for i in entries]
-        results = tuple(torch.stack(part) for part in zip(*parts))
-        return results, (0,) * len(results)
+        return one_by_one(_OneByOne.apply, info, in_dims, inputs)
 
 
 def _unbatched(inputs: tuple) -> tuple:

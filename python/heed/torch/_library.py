@@ -12,6 +12,7 @@ import torch
 
 from heed import _core
 from heed.torch import _autograd as direct
+from heed.torch._attention import both
 from heed.torch._autograd import Settings
 
 Tensor = torch.Tensor
@@ -30,8 +31,7 @@ def _settings(
     """The bias that adds, and the rest."""
     parsed = _core.Mask.parse(mask) if mask else None
     if bias is not None and bias.dtype == torch.bool:
-        given = _core.Mask.from_array(direct.raw(bias))
-        parsed, bias = given if parsed is None else parsed & given, None
+        parsed, bias = both(parsed, _core.Mask.from_array(direct.raw(bias))), None
     number = 0 if seed is None else int(seed)
     return bias, Settings(parsed, align, scale, softcap, slopes, None, None, dropout_p, number, layout)
 
@@ -105,9 +105,7 @@ class _TransformedBackward(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         pass
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError("heed has no second derivatives: attention was differentiated twice")
+    backward = staticmethod(direct.refuse_second)
 
 
 class Transformed(torch.autograd.Function):
@@ -125,14 +123,6 @@ class Transformed(torch.autograd.Function):
         return _backward(ctx, dout, dlse, _TransformedBackward.apply)
 
 
-def _one_by_one(op: Callable, info: Any, in_dims: Sequence, args: Sequence) -> tuple:
-    """vmap as a loop over calls: every option may differ from entry to entry."""
-    results = []
-    for index in range(info.batch_size):
-        results.append(op(*(x if dim is None else x.select(dim, index) for x, dim in zip(args, in_dims))))
-    return tuple(torch.stack(parts) for parts in zip(*results))
-
-
 def _is_plain_batch(in_dims: Sequence, args: Sequence) -> bool:
     """Only q, k and v are batched, and nothing tells batch entries apart."""
     return args[3] is None and all(dim is None for dim in in_dims[3:]) and args[10] == 0.0
@@ -142,8 +132,7 @@ def _is_plain_batch(in_dims: Sequence, args: Sequence) -> bool:
 def _(info: Any, in_dims: Sequence, *args: Any) -> tuple:
     n = info.batch_size
     if not _is_plain_batch(in_dims, args) or (args[5] is not None and args[5].dim() > 1):
-        results = _one_by_one(attention_op, info, in_dims, args)
-        return results, (0,) * len(results)
+        return direct.one_by_one(attention_op, info, in_dims, args)
     moved = [x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(args[:3], in_dims)]
     batch = moved[0].shape[1]
     out, lse = attention_op(*(x.reshape(n * batch, *x.shape[2:]) for x in moved), *args[3:])
@@ -152,5 +141,4 @@ def _(info: Any, in_dims: Sequence, *args: Any) -> tuple:
 
 @torch.library.register_vmap("heed::attention_backward")
 def _(info: Any, in_dims: Sequence, *args: Any) -> tuple:
-    results = _one_by_one(backward_op, info, in_dims, args)
-    return results, (0,) * len(results)
+    return direct.one_by_one(backward_op, info, in_dims, args)

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from heed import _core
-from heed.torch._attention import dispatch, is_direct, refuse_tangents, seed_of, traced
+from heed.torch._attention import broadcasts, dispatch, is_direct, refuse_tangents, seed_of, traced
 from heed.torch._autograd import Attention, Settings, empty_out, raw
 from heed.torch._shapes import FLOATING, LARGEST_HEAD_DIM, as_four_axes, check_operands
 
@@ -34,7 +34,7 @@ def _is_plain_mask(mask: Any, shape: tuple, dtype: torch.dtype) -> bool:
         return False
     if mask.dtype not in (torch.bool, torch.float32, dtype) or not 2 <= mask.dim() <= 4:
         return False
-    return all(own == 1 or own == full for own, full in zip(reversed(mask.shape), reversed(shape)))
+    return broadcasts(mask.shape, shape)
 
 
 def _at_once(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: Optional[float], enable_gqa: bool) -> Optional[Tensor]:
