@@ -9,6 +9,8 @@
 For torch: `heed.torch.scaled_dot_product_attention`, `heed.flash_attn`, `heed.transformers.register()`.
 """
 
+from typing import TYPE_CHECKING
+
 from heed._core import (
     KvCache,
     KvView,
@@ -47,3 +49,16 @@ __all__ = [
     "RopeNtk", "RopeProportional", "RopeYarn", "active_isa", "apply_rope", "attention", "attention_backward", "attention_varlen",
     "attention_varlen_backward", "explain", "get_num_threads", "kernels", "merge_states", "rope_table", "set_num_threads",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """heed.torch and the like, imported at their first use: `import heed` alone needs nothing but NumPy."""
+        if name not in ("flash_attn", "torch", "transformers"):
+            raise AttributeError(f"module 'heed' has no attribute {name!r}")
+        import importlib
+
+        try:
+            return importlib.import_module(f"heed.{name}")
+        except ImportError as error:
+            raise AttributeError(f"heed.{name} cannot be imported: {error}") from error

@@ -94,3 +94,26 @@ def test_the_example_learns():
     program = ROOT / "examples" / "python" / "finetune_and_generate.py"
     run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=True)
     assert "goes on [44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55]" in run.stdout
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS))
+def test_a_submodule_comes_with_its_first_use(name):
+    pytest.importorskip(NEEDS[name])
+    program = f"import heed, sys; assert 'torch' not in sys.modules; assert {name}.__name__ == '{name}' and not hasattr(heed, 'nobody')"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS))
+def test_a_submodule_says_what_it_lacks(name):
+    program = f"""
+import sys
+sys.modules["torch"] = None
+import heed
+try:
+    {name}
+except AttributeError as error:
+    assert str(error).startswith("{name} cannot be imported: ") and "torch" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
