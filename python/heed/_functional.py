@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copyreg
+import operator
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -361,11 +362,30 @@ def apply_rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved
     return family.finish(result, x)
 
 
-def explain(q_shape: Sequence[int], k_shape: Sequence[int], dtype: str = "float32", *, mask: Mask | None = None, align: str = "bottom_right") -> str:
+def _sizes(shape: Any, name: str) -> list[int]:
+    try:
+        return [operator.index(size) for size in shape]
+    except TypeError as error:
+        raise TypeError(f"{name}: expected four integers, such as an array's shape, got {type(shape).__name__}") from error
+
+
+def _name_of_dtype(dtype: Any) -> str:
+    """Of a name, or a dtype of NumPy, torch or ml_dtypes."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype)).rpartition(".")[2]
+    if name not in ("float32", "bfloat16", "float16", "float64"):
+        raise ValueError(f'dtype: expected "float32", "bfloat16", "float16" or "float64", got {dtype!r}')
+    return name
+
+
+def explain(q_shape: Sequence[int], k_shape: Sequence[int], dtype: Any = "float32", *, mask: Mask | None = None, align: str = "bottom_right") -> str:
     """Which kernel a call with q [B, Lq, Hq, D] and k [B, Lk, Hkv, D] runs, and why no faster one does. For people; the wording may change.
+
+    dtype is q's, as a name or as an array's dtype: `print(heed.explain(q.shape, k.shape, q.dtype, mask=mask))`. How many threads a call
+    uses is `get_num_threads()`.
 
     >>> import heed
     >>> "attention." in heed.explain((1, 128, 8, 64), (1, 128, 8, 64)) or "reference" in heed.explain((1, 128, 8, 64), (1, 128, 8, 64))
     True
     """
-    return _core.explain(list(q_shape), list(k_shape), (0, dtype, (0,), (1,)), pack_options(mask, align))
+    like = (0, _name_of_dtype(dtype), (0,), (1,))
+    return _core.explain(_sizes(q_shape, "q_shape"), _sizes(k_shape, "k_shape"), like, pack_options(mask, align))

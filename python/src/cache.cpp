@@ -57,9 +57,10 @@ void bind_cache(nb::module_& module) {
           "dtype", [](const KvView& view) { return to_string(view.keys().dtype()); }, "Storage type, by name.")
       .def(
           "keys_as_float32", [](const KvView& view) { return to_numpy(convert(view.keys(), DType::kFloat32)); },
-          "A copy of the keys, float32 [B, length, Hkv, D].")
+          nb::sig("def keys_as_float32(self) -> numpy.typing.NDArray[numpy.float32]"), "A copy of the keys, float32 [B, length, Hkv, D].")
       .def(
           "values_as_float32", [](const KvView& view) { return to_numpy(convert(view.values(), DType::kFloat32)); },
+          nb::sig("def values_as_float32(self) -> numpy.typing.NDArray[numpy.float32]"),
           "A copy of the values, float32 [B, length, Hkv, Dv].");
 
   nb::class_<KvCache>(

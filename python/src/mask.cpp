@@ -145,6 +145,8 @@ void bind_mask(nb::module_& module) {
       .def_static("parse", &Mask::parse, nb::arg("text"), "Reads what `str` writes: \"causal & (window 128 0 | sink_tokens 4)\".")
       .def("evaluate", evaluate, nb::arg("lq"), nb::arg("lk"), nb::kw_only(), nb::arg("align") = "bottom_right", nb::arg("batch") = 1,
            nb::arg("heads") = 1, nb::arg("query_offset").none() = nb::none(),
+           nb::sig("def evaluate(self, lq: int, lk: int, *, align: str = 'bottom_right', batch: int = 1, heads: int = 1, "
+                   "query_offset: int | None = None) -> numpy.typing.NDArray[numpy.bool_]"),
            "The mask as a boolean array: [Lq, Lk], or [B, Hq, Lq, Lk] where it tells batch entries or heads apart.")
       .def("tile_statistics", tile_statistics, nb::arg("lq"), nb::arg("lk"), nb::kw_only(), nb::arg("align") = "bottom_right",
            nb::arg("batch") = 1, nb::arg("heads") = 1, nb::arg("query_offset").none() = nb::none(),
@@ -153,6 +155,10 @@ void bind_mask(nb::module_& module) {
       .def(nb::self & nb::self)
       .def(nb::self | nb::self)
       .def("__invert__", [](const Mask& m) { return ~m; })
+      .def("__bool__",  // otherwise `a and b` would be b, without a word
+           [](const Mask&) -> bool {
+             throw nb::type_error("a heed.Mask is neither true nor false: combine masks with &, | and ~, not and, or, not");
+           })
       .def(
           "__eq__", [](const Mask& a, const Mask& b) { return a == b; }, nb::is_operator())
       .def("__hash__", [](const Mask& m) { return std::hash<std::string>{}(m.to_string()); })

@@ -11,6 +11,8 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace heed::python {
 
@@ -41,15 +43,25 @@ nb::object to_numpy(Tensor&& tensor) {
 
 namespace {
 
-/// ValueError in the words of Python's functions: "attention: k: ...", not "attention_into: k: ...".
+/// The function and the argument that an error begins with, as Python names them: "attention_into: dropout.p: ..." becomes
+/// "attention: dropout_p: ...", and "Mask::from_tensor: mask: ..." "Mask.from_array: mask: ...".
+std::string in_words_of_python(const std::string& text) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"_into:", ":"}, {"Mask::from_tensor:", "Mask.from_array:"}, {"::", "."}, {" dropout.p:", " dropout_p:"}};
+  const std::size_t end = text.find(' ', text.find(' ') + 1);
+  std::string head = text.substr(0, end);
+  for (const auto& [from, to] : kNames) {
+    const std::size_t at = head.find(from);
+    if (at != std::string::npos) head.replace(at, from.size(), to);
+  }
+  return end == std::string::npos ? head : head + text.substr(end);
+}
+
 void translate(const std::exception_ptr& error, void* /*unused*/) {
   try {
     std::rethrow_exception(error);
   } catch (const InvalidArgument& e) {
-    std::string text = e.what();
-    const std::size_t end = text.find("_into: ");
-    if (end != std::string::npos && text.find(' ') > end) text.erase(end, 5);
-    PyErr_SetString(PyExc_ValueError, text.c_str());
+    PyErr_SetString(PyExc_ValueError, in_words_of_python(e.what()).c_str());
   }
 }
 
@@ -82,10 +94,18 @@ NB_MODULE(_core, module) {
   bind_rope(module);
   bind_attention(module);
   bind_backward(module);
-  module.def("kernels", kernels_as_dicts, nb::sig("def kernels() -> list[dict[str, object]]"));
-  module.def("active_isa", &heed::active_isa);
-  module.def("set_num_threads", &heed::set_num_threads, nb::arg("n"));
-  module.def("get_num_threads", &heed::get_num_threads);
+  module.def(
+      "kernels", kernels_as_dicts, nb::sig("def kernels() -> list[dict[str, object]]"),
+      "Every kernel of this build: `family`, `isa`, `dtypes`, whether it is `available` on this CPU and `selected` (the fastest one\n"
+      "of its family, which calls take where their shape allows), and the `reason` why not. `explain` answers for one call.");
+  module.def(
+      "active_isa", &heed::active_isa,
+      "The instruction set that calls use: the fastest one of this CPU, or what the environment variable HEED_ISA named at the start.");
+  module.def("set_num_threads", &heed::set_num_threads, nb::arg("n"),
+             "How many threads calls from this Python thread use from now on; at least 1, else ValueError.");
+  module.def("get_num_threads", &heed::get_num_threads,
+             "How many threads a call from this Python thread uses: what `set_num_threads` set, else what OMP_NUM_THREADS, affinity and\n"
+             "container limits leave.");
   module.def("version", &heed::version);
   module.def("probe_fma", &heed::probe_fma, nb::arg("rounds"), nb::call_guard<nb::gil_scoped_release>());
   module.def("probe_bf16_dot", &heed::probe_bf16_dot, nb::arg("rounds"), nb::call_guard<nb::gil_scoped_release>());

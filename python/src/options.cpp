@@ -14,6 +14,13 @@ namespace {
   throw_type(name, "expected " + expected + ", got " + name_of_type(got));
 }
 
+/// What was probably meant where something else than a mask was given.
+const char* advice_on_mask(nb::handle object) {
+  if (PyUnicode_Check(object.ptr()) != 0) return "; heed.Mask.parse reads text";
+  if (nb::hasattr(object, "dtype")) return "; heed.Mask.from_array takes booleans, `bias` what is added to the scores";
+  return PyCallable_Check(object.ptr()) != 0 ? "; it lacks its parentheses, as in heed.Mask.causal()" : "";
+}
+
 std::optional<double> optional_number(nb::handle object, const char* name) {
   if (object.is_none()) return std::nullopt;
   double number = 0;
@@ -36,7 +43,9 @@ Options::Options(const nb::tuple& parts)
       query_offset_(parts[7], "query_offset"), kv_lengths_(parts[8], "kv_lengths") {
   if (!parts[0].is_none()) {
     const Mask* mask = nullptr;
-    if (!nb::try_cast(parts[0], mask) || mask == nullptr) throw_kind("mask", "a heed.Mask or None", parts[0]);
+    if (!nb::try_cast(parts[0], mask) || mask == nullptr) {
+      throw_type("mask", "expected a heed.Mask or None, got " + name_of_type(parts[0]) + advice_on_mask(parts[0]));
+    }
     options_.mask = *mask;
   }
   options_.align = parse_align(parts[1]);

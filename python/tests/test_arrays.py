@@ -98,7 +98,9 @@ def test_jax_arrays_come_back():
         (dict(k=make(1, 7, 2, 8).astype(np.int32)), ValueError, "k"),
         (dict(q=make(1, 5, 4, 8).astype(np.complex64)), TypeError, "q: dtype complex64"),
         (dict(q=make(1, 5, 4, 8).astype(">f4")), TypeError, "q: dtype"),
-        (dict(mask="causal"), TypeError, "mask: expected a heed.Mask"),
+        (dict(mask="causal"), TypeError, "mask: expected a heed.Mask.*Mask.parse"),
+        (dict(mask=make(5, 7) > 0), TypeError, "mask: expected a heed.Mask.*Mask.from_array"),
+        (dict(mask=heed.Mask.causal), TypeError, r"mask: expected a heed.Mask.*causal\(\)"),
         (dict(align="left"), ValueError, "align"),
         (dict(scale="big"), TypeError, "scale"),
         (dict(scale=np.nan), ValueError, "scale"),
@@ -108,7 +110,7 @@ def test_jax_arrays_come_back():
         (dict(sink_logits=make(3)), ValueError, "sink_logits"),
         (dict(kv_lengths=[8]), ValueError, "kv_lengths"),
         (dict(kv_lengths=[1, 2]), ValueError, "kv_lengths"),
-        (dict(dropout_p=1.0), ValueError, "dropout"),
+        (dict(dropout_p=1.0), ValueError, "^attention: dropout_p: "),
         (dict(dropout_p=0.1, seed=-1), TypeError, "seed"),
         (dict(layout="HBLD"), ValueError, "layout"),
         (dict(mask=heed.Mask.per_head([heed.Mask.none()] * 3)), ValueError, "mask"),
@@ -181,3 +183,22 @@ def test_the_instruction_set_can_be_forced():
     entries = heed.kernels()
     assert any(e["family"] == "attention.wide" and e["selected"] for e in entries)
     assert "attention." in heed.explain((1, 64, 8, 64), (1, 64, 8, 64), "bfloat16")
+
+
+def test_explain_takes_an_arrays_dtype_and_names_what_is_wrong():
+    shape = (1, 64, 8, 64)
+    want = heed.explain(shape, shape, "float16")
+    assert "float16" in want
+    assert heed.explain(shape, shape, np.float16) == heed.explain(shape, shape, np.dtype("float16")) == want
+    with pytest.raises(ValueError, match="dtype: expected .*fp16"):
+        heed.explain(shape, shape, "fp16")
+    with pytest.raises(TypeError, match="k_shape: expected four integers"):
+        heed.explain(shape, np.zeros(shape))
+
+
+def test_errors_name_the_function_as_python_does():
+    for name, call in {"parse: text": lambda: heed.Mask.parse("casual"), "from_array: ": lambda: heed.Mask.from_array(make(5, 5))}.items():
+        with pytest.raises(ValueError, match=rf"^Mask\.{name}"):
+            call()
+    with pytest.raises(ValueError, match=r"^KvCache\.layer: layer: "):
+        heed.KvCache(kv_heads=1, head_dim=8, capacity=8).layer(1)

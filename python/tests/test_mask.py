@@ -78,3 +78,9 @@ def test_masks_made_of_arrays():
 def test_bad_text_is_an_error_with_a_column(text):
     with pytest.raises(ValueError, match="column"):
         M.parse(text)
+
+
+def test_a_mask_has_no_truth_value():
+    for combine in (lambda: M.causal() and M.window(2, 0), lambda: M.causal() or M.window(2, 0), lambda: not M.causal()):
+        with pytest.raises(TypeError, match="&, | and ~"):
+            combine()
