@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small Llama, built from its configuration, learns to count and then counts: training and generation through heed.
 
-    pip install ".[transformers]" && python3 examples/python/finetune_and_generate.py        (half a minute)
+    pip install ".[transformers]" && python3 examples/python/finetune_and_generate.py        (half a minute on two free cores)
 """
 
 import torch

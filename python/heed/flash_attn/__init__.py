@@ -3,7 +3,8 @@
 
 Where it differs: float32 and float64 are taken too, head dimensions up to 1024, dropout together with softcap, gradients are always
 deterministic, and `S_dmask` is None. A row without keys has lse = -inf, the log of nothing, which merges with other parts exactly, as in
-flash-attention 3 (2.x has +inf). `install()` lets `import flash_attn` find this package.
+flash-attention 3 (2.x has +inf). `install()` lets `import flash_attn` find this package: the functions below, `flash_attn_interface`,
+`bert_padding` and `layers.rotary`. Other modules (`ops`, `modules`, `losses`, ...) are not there.
 
 >>> import torch
 >>> from heed.flash_attn import flash_attn_func
