@@ -8,6 +8,7 @@
 #include <heed/rope.hpp>
 
 #include "base/message.hpp"
+#include "base/overlap.hpp"
 #include "base/parallel.hpp"
 
 namespace heed {
@@ -204,6 +205,33 @@ void check_positions(const Call& call) {
   }
 }
 
+/// One memory order for both: every element is read before it is written.
+bool is_same_view(const TensorView& a, const TensorView& b) {
+  if (a.data() != b.data()) return false;
+  for (int axis = 0; axis < a.rank(); ++axis) {
+    if (a.size(axis) > 1 && a.stride(axis) != b.stride(axis)) return false;
+  }
+  return true;
+}
+
+void check_overlap(const Call& call) {
+  const TensorView out = call.out;
+  if (base::overlaps_itself(out)) {
+    base::throw_invalid(kFunction, "out", "strides that give every element its own memory", "strides " + to_string(out.strides()));
+  }
+  if (!is_same_view(out, call.x) && base::may_overlap(out, call.x)) {
+    base::throw_invalid(kFunction, "out", "x itself or memory apart from it", "an overlap with x");
+  }
+  const auto check_apart = [&out](const char* name, const TensorView& input) {
+    if (base::may_overlap(out, input)) {
+      base::throw_invalid(kFunction, "out", std::string("memory apart from ") + name, "an overlap");
+    }
+  };
+  check_apart("cos", call.cos);
+  check_apart("sin", call.sin);
+  check_apart("positions", call.positions);
+}
+
 }  // namespace
 
 void apply_rope_into(const MutableTensorView& out, const TensorView& x, const TensorView& cos, const TensorView& sin, RopePairing pairing,
@@ -216,6 +244,7 @@ void apply_rope_into(const MutableTensorView& out, const TensorView& x, const Te
   }
   const Call call{out, x, cos, sin, positions, pairs_of(pairing, rotary_dim_of(cos, x.size(3)), cos.size(1))};
   check_positions(call);
+  check_overlap(call);
   switch (x.dtype()) {
     case DType::kFloat32: return rotate_all<float, float>(call);
     case DType::kBFloat16: return rotate_all<bfloat16, float>(call);
