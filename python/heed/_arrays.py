@@ -22,7 +22,8 @@ def _raw_numpy(x: np.ndarray, dtype: str, name: str) -> Argument:
     width = x.dtype.itemsize
     if any(stride % width for stride in x.strides):
         raise ValueError(f"{name}: strides that are no multiple of the element size are not supported")
-    return x.__array_interface__["data"][0], dtype, x.shape, tuple(stride // width for stride in x.strides)
+    address = np.ndarray.__array_interface__.__get__(x)["data"][0]  # not a subclass's own idea of it
+    return address, dtype, x.shape, tuple(stride // width for stride in x.strides)
 
 
 class NumPyArrays:
@@ -31,6 +32,12 @@ class NumPyArrays:
     @staticmethod
     def argument(x: Any, name: str) -> Argument:
         return _raw_numpy(x, "bfloat16", name) if x.dtype.name == "bfloat16" else x
+
+    @staticmethod
+    def output(x: Any, name: str) -> Argument:
+        if not x.flags.writeable:  # a raw address does not tell
+            raise ValueError(f"{name}: expected a writable array, got a read-only one")
+        return NumPyArrays.argument(x, name)
 
     @staticmethod
     def dtype_name(x: Any) -> str:
@@ -65,7 +72,16 @@ class TorchArrays:
         """Without a question about gradients, and in a tenth of DLPack's time."""
         if x.device.type != "cpu":
             raise TypeError(f"{name}: expected a tensor on the CPU, got one on {x.device}")
-        return x.data_ptr(), str(x.dtype)[6:], x.shape, x.stride()
+        if x.is_neg():  # the imaginary part of a conjugate: its memory holds other numbers than it shows
+            raise TypeError(f"{name}: a lazily negated view; use {name}.resolve_neg()")
+        try:
+            return x.data_ptr(), str(x.dtype)[6:], x.shape, x.stride()
+        except RuntimeError as error:  # sparse, nested, mkldnn, under a torch.func transform
+            raise TypeError(f"{name}: expected a dense tensor with memory, got {type(x).__name__} of layout {x.layout}: {error}") from None
+
+    @staticmethod
+    def output(x: Any, name: str) -> Argument:
+        return TorchArrays.argument(x, name)
 
     @staticmethod
     def dtype_name(x: Any) -> str:
@@ -99,6 +115,10 @@ class OtherArrays:
     @staticmethod
     def argument(x: Any, name: str) -> Argument:
         return x if not isinstance(x, np.ndarray) else NumPyArrays.argument(x, name)
+
+    @staticmethod
+    def output(x: Any, name: str) -> Argument:
+        return OtherArrays.argument(x, name)
 
     @staticmethod
     def dtype_name(x: Any) -> str:
@@ -138,10 +158,30 @@ def same_family(family: Any, **arrays: Any) -> None:
             raise TypeError(f"{name}: expected the same kind of array as q, got {type(x).__name__}")
 
 
+_KINDS = {"i": ("iu", "integers"), "f": ("iuf", "numbers"), "b": ("b", "booleans")}  # by kind of dtype: what it may be made of
+
+
+def _from_numbers(x: Any, name: str, dtype: np.dtype) -> np.ndarray:
+    """Numbers as an array of `dtype`; nothing is cut off on the way."""
+    kinds, expected = _KINDS[dtype.kind]
+    try:
+        given = np.atleast_1d(np.asarray(x))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name}: expected {expected}, nested evenly, or an array: {error}") from None
+    if given.size and given.dtype.kind not in kinds:
+        raise TypeError(f"{name}: expected {expected} or an array, got {x!r:.60}")
+    if isinstance(x, memoryview):
+        return given
+    numbers = given.astype(dtype)
+    if dtype.kind == "i" and (numbers < 0).any() and given.dtype.kind == "u":
+        raise ValueError(f"{name}: expected integers below 2**63, got {x!r:.60}")
+    return numbers
+
+
 def option(x: Any, name: str, dtype: Any) -> Argument:
     """An optional array of any kind; numbers and lists become arrays of `dtype`."""
     if x is None:
         return None
-    if isinstance(x, (int, float, list, tuple)):
-        return np.atleast_1d(np.asarray(x, dtype))
+    if isinstance(x, (int, float, list, tuple, np.generic, memoryview)):
+        return _from_numbers(x, name, np.dtype(dtype))
     return family_of(x, name).argument(x, name)

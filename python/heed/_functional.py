@@ -86,7 +86,7 @@ def _forward(run: Callable, family: Any, q: Any, out: Any, return_lse: bool, sha
     else:
         same_family(family, out=out)
     lse = family.empty(q, lse_shape, statistics_dtype(family.dtype_name(q))) if return_lse else None
-    run(family.argument(out, "out"), None if lse is None else family.argument(lse, "lse"), family.argument(q, "q"), *arguments)
+    run(family.output(out, "out"), None if lse is None else family.argument(lse, "lse"), family.argument(q, "q"), *arguments)
     out = family.finish(out, q)
     return (out, family.finish(lse, q)) if return_lse else out
 
@@ -237,8 +237,16 @@ def attention_backward(
     ((1, 8, 2, 16), True)
     """
     options = pack_options(mask, align, scale, softcap, bias, alibi_slopes, sink_logits, query_offset, kv_lengths, dropout_p, seed)
+    _axes(layout)
     inputs = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
     return _backward(_core.attention_backward_into, AttentionGrads(q, k, v, bias, sink_logits), inputs, options, layout)
+
+
+def _offsets(q_offsets: Any, k_offsets: Any) -> tuple:
+    for name, x in (("q_offsets", q_offsets), ("k_offsets", k_offsets)):
+        if x is None:
+            raise TypeError(f"{name}: expected integers or an array [S + 1], got None")
+    return option(q_offsets, "q_offsets", np.int64), option(k_offsets, "k_offsets", np.int64)
 
 
 def attention_varlen(
@@ -279,7 +287,7 @@ def attention_varlen(
     options = pack_options(mask, align, scale, softcap, None, alibi_slopes, sink_logits, query_offset, kv_lengths, dropout_p, seed)
     shapes = (q.shape[0], q.shape[1], v.shape[2]), (q.shape[1], q.shape[0])
     keys = family.argument(k, "k"), family.argument(v, "v")
-    offsets = option(q_offsets, "q_offsets", np.int64), option(k_offsets, "k_offsets", np.int64)
+    offsets = _offsets(q_offsets, k_offsets)
     return _forward(_core.attention_varlen_into, family, q, out, return_lse, shapes, *keys, *offsets, options)
 
 
@@ -307,7 +315,7 @@ def attention_varlen_backward(
     """Gradients of one `attention_varlen` call; as `attention_backward`, for packed sequences."""
     options = pack_options(mask, align, scale, softcap, None, alibi_slopes, sink_logits, query_offset, kv_lengths, dropout_p, seed)
     inputs = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
-    offsets = option(q_offsets, "q_offsets", np.int64), option(k_offsets, "k_offsets", np.int64)
+    offsets = _offsets(q_offsets, k_offsets)
     return _backward(_core.attention_varlen_backward_into, AttentionGrads(q, k, v, None, sink_logits), inputs, *offsets, options)
 
 
@@ -323,7 +331,10 @@ def merge_states(states: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     >>> bool(abs(out - heed.attention(q, k, v)).max() < 1e-6)
     True
     """
-    states = [tuple(state) for state in states]
+    try:
+        states = [tuple(state) for state in states]
+    except TypeError:
+        states = []
     if not states or any(len(state) != 2 for state in states):
         raise ValueError("states: expected a sequence of at least one (out, lse) pair")
     like = states[0][0]
@@ -331,7 +342,7 @@ def merge_states(states: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     pairs = []
     for index, (out, lse) in enumerate(states):
         same_family(family, **{f"states[{index}][0]": out, f"states[{index}][1]": lse})
-        pairs.append((family.argument(out, "out"), family.argument(lse, "lse")))
+        pairs.append((family.argument(out, f"states[{index}][0]"), family.argument(lse, f"states[{index}][1]")))
     out, lse = _core.merge_states(pairs)
     dtype = family.dtype_name(like)
     return family.from_numpy(out, dtype, like), family.from_numpy(lse, statistics_dtype(dtype), like)
@@ -352,21 +363,29 @@ def apply_rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved
     """Rotates x [B, L, H, D] (or [B, H, L, D]) by its tokens' positions (arXiv 2104.09864).
 
     cos, sin float32 [table length, rotary_dim / 2] or full width; positions int64 [L] or [B, L], 0 to L - 1 when None. Pairs are
-    (i, i + d/2), or (2i, 2i + 1) when `interleaved`. `out` may be x itself. Raises ValueError, also for a position outside of the table.
+    (i, i + d/2), or (2i, 2i + 1) when `interleaved`. `out` may be x itself, else shares no memory
+    with it. Raises ValueError, also for a position outside of the table.
     """
     family = family_of(x, "x")
     check_rank(x, "x", _axes(layout)[0])
-    result = family.empty(x, x.shape) if out is None else out
+    if out is None:
+        result = family.empty(x, x.shape)
+    else:
+        same_family(family, out=out)
+        result = out
     tables = option(cos, "cos", np.float32), option(sin, "sin", np.float32), option(positions, "positions", np.int64)
-    _core.apply_rope_into(family.argument(result, "out"), family.argument(x, "x"), *tables, interleaved, layout)
+    _core.apply_rope_into(family.output(result, "out"), family.argument(x, "x"), *tables, interleaved, layout)
     return family.finish(result, x)
 
 
 def _sizes(shape: Any, name: str) -> list[int]:
     try:
-        return [operator.index(size) for size in shape]
+        sizes = [operator.index(size) for size in shape]
     except TypeError as error:
         raise TypeError(f"{name}: expected four integers, such as an array's shape, got {type(shape).__name__}") from error
+    if any(abs(size) >= 2**63 for size in sizes):
+        raise ValueError(f"{name}: expected sizes below 2**63, got {shape!r:.60}")
+    return sizes
 
 
 def _name_of_dtype(dtype: Any) -> str:

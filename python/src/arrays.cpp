@@ -41,9 +41,11 @@ std::optional<DType> dtype_of_name(std::string_view name) {
 std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr()))); }
 
 /// Something that is no array, or one of a type that heed does not have.
-[[noreturn]] void throw_no_array(const char* name, nb::handle object) {
+[[noreturn]] void throw_no_array(const char* name, nb::handle object, const std::string& why = "") {
   if (!nb::hasattr(object, "dtype")) throw_type(name, "expected an array, got " + name_of_type(object));
-  throw_type(name, "dtype " + text_of(nb::object(object.attr("dtype"))) +
+  const std::string dtype = text_of(nb::object(object.attr("dtype")));
+  if (dtype_of_name(dtype)) throw_type(name, "expected an array, got " + name_of_type(object) + " whose memory cannot be read" + why);
+  throw_type(name, "dtype " + dtype +
                        " is not supported: expected float32, bfloat16, float16, float64, bool, int32 or int64 in the machine's byte order");
 }
 
@@ -58,7 +60,10 @@ Extents extents_of(const char* name, nb::handle sequence) {
   const nb::tuple values = PyTuple_Check(sequence.ptr()) != 0 ? nb::borrow<nb::tuple>(sequence) : nb::tuple(sequence);
   check_rank(name, values.size());
   std::int64_t copy[kMaxRank] = {};
-  for (std::size_t i = 0; i < values.size(); ++i) copy[i] = nb::cast<std::int64_t>(values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!nb::try_cast(values[i], copy[i]))
+      throw_type(name, "expected an array with integers as sizes and strides");  // torch's nested tensors
+  }
   return Extents(std::span<const std::int64_t>(copy, values.size()));
 }
 
@@ -67,9 +72,13 @@ template <class View>
 View view_of_tuple(const char* name, nb::handle object) {
   const auto parts = nb::borrow<nb::tuple>(object);
   if (parts.size() != 4) throw_type(name, "expected an array");
-  const auto dtype = dtype_of_name(nb::cast<std::string_view>(parts[1]));
+  std::string_view dtype_name;
+  if (!nb::try_cast(parts[1], dtype_name)) throw_type(name, "expected the name of a dtype, got " + name_of_type(parts[1]));
+  const auto dtype = dtype_of_name(dtype_name);
   if (!dtype) throw_type(name, "dtype " + text_of(parts[1]) + " is not supported");
-  auto* data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(parts[0]));
+  std::uintptr_t address = 0;
+  if (!nb::try_cast(parts[0], address)) throw_type(name, "expected an array");
+  auto* data = reinterpret_cast<void*>(address);
   return View(data, *dtype, extents_of(name, parts[2]), extents_of(name, parts[3]));
 }
 
@@ -90,6 +99,7 @@ View view_of_ndarray(const char* name, nb::handle object, const Ndarray& array) 
 /// The type that a buffer's format names; none for other sizes, byte orders and structures.
 std::optional<DType> dtype_of_format(const Py_buffer& buffer) {
   const std::string_view format = buffer.format != nullptr ? buffer.format : "B";
+  if (format.empty()) return std::nullopt;
   const char code = format.back();
   if (format.size() > 2 || (format.size() == 2 && format[0] != '=' && format[0] != '<' && format[0] != '@')) return std::nullopt;
   switch (code) {
@@ -122,6 +132,28 @@ std::optional<View> view_of_buffer(const char* name, const Py_buffer& buffer) {
               Extents(std::span<const std::int64_t>(strides, rank)));
 }
 
+/// What `__dlpack__` hands out, or the object itself where it has none. Asked here: nanobind forgets what it raises, a Ctrl-C too, and takes a
+/// capsule twice that is handed out twice.
+nb::object capsule_of(nb::handle object, std::string& why) {
+  if (!nb::hasattr(object, "__dlpack__")) return nb::borrow(object);
+  const nb::object method = object.attr("__dlpack__");
+  const auto failed = [&why](const nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw error;
+    why = ": " + text_of(error.value());
+    return nb::none();
+  };
+  try {
+    return method(nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) return failed(error);  // who is older than max_version takes no argument of this name
+  }
+  try {
+    return method();
+  } catch (const nb::python_error& error) {
+    return failed(error);
+  }
+}
+
 }  // namespace
 
 bool Buffer::take(nb::handle object, int flags) {
@@ -146,9 +178,14 @@ BasicArray<View, Owner>::BasicArray(nb::handle object, const char* name) {
       return;
     }
   }
-  if (!nb::try_cast(object, owner_)) throw_no_array(name, object);
+  std::string why;
+  if (!nb::try_cast(capsule_of(object, why), owner_)) throw_no_array(name, object, why);
   if (owner_.device_type() != nb::device::cpu::value) throw_type(name, "expected an array in CPU memory");
   view_ = view_of_ndarray<View>(name, object, owner_);
+}
+
+nb::object argument_of(nb::handle object, const char* name, const char* dtype) {
+  return nb::module_::import_("heed._arrays").attr("option")(object, name, dtype);
 }
 
 template class BasicArray<TensorView, nb::ndarray<nb::ro>>;

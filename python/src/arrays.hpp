@@ -55,6 +55,10 @@ using Array = BasicArray<TensorView, nb::ndarray<nb::ro>>;
 /// To write to; read-only memory is a ValueError.
 using OutputArray = BasicArray<MutableTensorView, nb::ndarray<>>;
 
+/// What an Array takes, of an array that a user gave to a class of this module: heed._arrays reads it, as it does for the functions.
+/// Numbers and lists become arrays of `dtype`. A tuple is a list of numbers then, never an address.
+[[nodiscard]] nb::object argument_of(nb::handle object, const char* name, const char* dtype);
+
 /// TypeError and ValueError "name: problem".
 [[noreturn]] void throw_type(const char* name, const std::string& problem);
 [[noreturn]] void throw_value(const char* name, const std::string& problem);

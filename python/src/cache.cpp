@@ -7,6 +7,7 @@
 
 #include <heed/kv_cache.hpp>
 
+#include <mutex>
 #include <string>
 
 namespace heed::python {
@@ -19,18 +20,26 @@ KvFormat parse_format(std::string_view name) {
   throw_value("dtype", "expected \"float32\", \"bfloat16\" or \"float16\", got \"" + std::string(name) + "\"");
 }
 
-void make_cache(KvCache* self, std::int64_t layers, std::int64_t batch, std::int64_t kv_heads, std::int64_t head_dim,
+/// Threads that append at once would both find room for one of them. Taken without the GIL or by who then waits for no other thread's Python.
+struct SharedCache {
+  explicit SharedCache(const KvCacheConfig& config) : cache(config) {}
+  KvCache cache;
+  std::mutex guard;
+};
+
+void make_cache(SharedCache* self, std::int64_t layers, std::int64_t batch, std::int64_t kv_heads, std::int64_t head_dim,
                 std::int64_t value_dim, std::int64_t capacity, std::string_view dtype) {
-  new (self) KvCache({.layers = layers,
-                      .batch = batch,
-                      .kv_heads = kv_heads,
-                      .head_dim = head_dim,
-                      .value_dim = value_dim,
-                      .capacity_tokens = capacity,
-                      .format = parse_format(dtype)});
+  new (self) SharedCache({.layers = layers,
+                          .batch = batch,
+                          .kv_heads = kv_heads,
+                          .head_dim = head_dim,
+                          .value_dim = value_dim,
+                          .capacity_tokens = capacity,
+                          .format = parse_format(dtype)});
 }
 
-std::string describe(const KvCache& cache) {
+std::string describe(const SharedCache& self) {
+  const KvCache& cache = self.cache;
   const KvCacheConfig& c = cache.config();
   return "heed.KvCache(layers=" + std::to_string(c.layers) + ", batch=" + std::to_string(c.batch) +
          ", kv_heads=" + std::to_string(c.kv_heads) + ", head_dim=" + std::to_string(c.head_dim) +
@@ -63,7 +72,7 @@ void bind_cache(nb::module_& module) {
           nb::sig("def values_as_float32(self) -> numpy.typing.NDArray[numpy.float32]"),
           "A copy of the values, float32 [B, length, Hkv, Dv].");
 
-  nb::class_<KvCache>(
+  nb::class_<SharedCache>(
       module, "KvCache",
       "Keys and values of the tokens seen so far, for all layers of a model.\n\n"
       "A step appends to every layer, attends, then commits once:\n\n"
@@ -80,22 +89,44 @@ void bind_cache(nb::module_& module) {
       "`dtype` \"float32\", \"bfloat16\" or \"float16\" is how they are stored. Raises ValueError naming the argument.")
       .def("__init__", make_cache, nb::kw_only(), nb::arg("layers") = 1, nb::arg("batch") = 1, nb::arg("kv_heads"), nb::arg("head_dim"),
            nb::arg("value_dim") = 0, nb::arg("capacity"), nb::arg("dtype") = "float32")
-      .def_prop_ro("length", &KvCache::length, "Committed tokens per sequence.")
-      .def_prop_ro("bytes_per_token", &KvCache::bytes_per_token, "Bytes of one token in all layers together, per sequence.")
+      .def_prop_ro(
+          "length", [](const SharedCache& self) { return self.cache.length(); }, "Committed tokens per sequence.")
+      .def_prop_ro(
+          "bytes_per_token", [](const SharedCache& self) { return self.cache.bytes_per_token(); },
+          "Bytes of one token in all layers together, per sequence.")
       .def(
           "append",
-          [](KvCache& cache, std::int64_t layer, nb::object k, nb::object v) {
-            const Array keys(k, "k"), values(v, "v");
+          [](SharedCache& self, std::int64_t layer, nb::object k, nb::object v) {
+            const nb::object k_argument = argument_of(k, "k", "float32"), v_argument = argument_of(v, "v", "float32");
+            const Array keys(k_argument, "k"), values(v_argument, "v");
             const nb::gil_scoped_release release;
-            cache.append(layer, keys, values);
+            const std::lock_guard lock(self.guard);
+            self.cache.append(layer, keys, values);
           },
           nb::arg("layer"), nb::arg("k"), nb::arg("v"),
           "Appends k [B, n, Hkv, D] and v [B, n, Hkv, Dv], of any floating dtype, behind the tokens of `layer`.\n\n"
           "Raises ValueError when the capacity would be exceeded; nothing is appended then.")
-      .def("commit", &KvCache::commit, nb::arg("n"),
-           "Ends a step in which every layer received n tokens; ValueError names one that did not.")
-      .def("truncate", &KvCache::truncate, nb::arg("length"), "Forgets every token at and past `length`, and appends without a commit.")
-      .def("layer", &KvCache::layer, nb::arg("layer"), nb::keep_alive<0, 1>(), "What `attention` reads, uncommitted tokens included.")
+      .def(
+          "commit",
+          [](SharedCache& self, std::int64_t n) {
+            const std::lock_guard lock(self.guard);
+            self.cache.commit(n);
+          },
+          nb::arg("n"), "Ends a step in which every layer received n tokens; ValueError names one that did not.")
+      .def(
+          "truncate",
+          [](SharedCache& self, std::int64_t length) {
+            const std::lock_guard lock(self.guard);
+            self.cache.truncate(length);
+          },
+          nb::arg("length"), "Forgets every token at and past `length`, and appends without a commit.")
+      .def(
+          "layer",
+          [](SharedCache& self, std::int64_t layer) {
+            const std::lock_guard lock(self.guard);
+            return self.cache.layer(layer);
+          },
+          nb::arg("layer"), nb::keep_alive<0, 1>(), "What `attention` reads, uncommitted tokens included.")
       .def("__repr__", describe);
 }
 

@@ -56,7 +56,7 @@ nb::object evaluate(const Mask& mask, std::int64_t q_tokens, std::int64_t k_toke
   const bool differs = traits.uses_batch || traits.uses_head;
   Tensor result(DType::kBool, differs ? Shape{call.batch, call.heads, q_tokens, k_tokens} : Shape{q_tokens, k_tokens});
   auto* to = static_cast<bool*>(result.data());
-  {
+  if (element_count(result.shape()) > 0) {
     const nb::gil_scoped_release release;
     for (std::int64_t b = 0; b < (differs ? call.batch : 1); ++b) {
       for (std::int64_t h = 0; h < (differs ? call.heads : 1); ++h) {
@@ -101,9 +101,11 @@ nb::dict tile_statistics(const Mask& mask, std::int64_t q_tokens, std::int64_t k
   return result;
 }
 
-Mask make_documents(nb::object ids) { return Mask::documents(Array(ids, "ids")); }
-Mask make_block_sparse(nb::object layout, std::int64_t block) { return Mask::block_sparse(Array(layout, "layout"), block); }
-Mask make_from_array(nb::object mask) { return Mask::from_tensor(Array(mask, "mask")); }
+Mask make_documents(nb::object ids) { return Mask::documents(Array(argument_of(ids, "ids", "int64"), "ids")); }
+Mask make_block_sparse(nb::object layout, std::int64_t block) {
+  return Mask::block_sparse(Array(argument_of(layout, "layout", "bool"), "layout"), block);
+}
+Mask make_from_array(nb::object mask) { return Mask::from_tensor(Array(argument_of(mask, "mask", "bool"), "mask")); }
 
 }  // namespace
 
@@ -162,6 +164,9 @@ void bind_mask(nb::module_& module) {
       .def(
           "__eq__", [](const Mask& a, const Mask& b) { return a == b; }, nb::is_operator())
       .def("__hash__", [](const Mask& m) { return std::hash<std::string>{}(m.to_string()); })
+      .def("__copy__", [](nb::object self) { return self; })
+      .def(
+          "__deepcopy__", [](nb::object self, nb::object /*memo*/) { return self; }, nb::arg("memo"))
       .def("__str__", &Mask::to_string)
       .def("__repr__", [](const Mask& m) { return "heed.Mask('" + m.to_string() + "')"; });
 }

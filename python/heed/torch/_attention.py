@@ -177,7 +177,7 @@ def attention(
         number = seed_of(dropout_p, seed)
         parsed = _parse_mask(mask)
         if bias is not None and bias.dtype == torch.bool:
-            parsed, bias = both(parsed, _core.Mask.from_array(direct.raw(bias))), None
+            parsed, bias = both(parsed, _core.Mask.from_array(bias)), None
         settings = Settings(parsed, align, scale, softcap, direct.settled(alibi_slopes), offsets, lengths, dropout_p, number, layout)
         out, lse = dispatch(q, k, v, bias, sink_logits, settings, return_lse)
     else:

@@ -31,7 +31,7 @@ def _settings(
     """The bias that adds, and the rest."""
     parsed = _core.Mask.parse(mask) if mask else None
     if bias is not None and bias.dtype == torch.bool:
-        parsed, bias = both(parsed, _core.Mask.from_array(direct.raw(bias))), None
+        parsed, bias = both(parsed, _core.Mask.from_array(bias)), None
     number = 0 if seed is None else int(seed)
     return bias, Settings(parsed, align, scale, softcap, slopes, None, None, dropout_p, number, layout)
 

@@ -75,7 +75,7 @@ def _at_once(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, 
             # Bits of a Mask, not a float bias: one pass over the tensor (1 ns per slot), then empty tiles are skipped and full ones need no
             # selection. One thread, H 8, D 64, a random mask shared by all heads: 5.3 ms at L 512 and 17.8 ms at L 1024, as a bias 6.9 and
             # 22.2 even where it is made already; at L 1 over 4096 keys packing takes 5 us of 808.
-            mask, bias = _core.Mask.from_array(raw(bias)), None
+            mask, bias = _core.Mask.from_array(bias), None
     if _is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad or (bias is not None and bias.requires_grad)
     ):  # fmt: skip
@@ -119,7 +119,7 @@ def _with_care(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, dropou
     kept = 0.0 if dropout_p == 1.0 else dropout_p
     if is_direct(query, key, value, attn_mask):
         if bias is not None and bias.dtype == torch.bool:
-            mask, bias = _core.Mask.from_array(raw(bias)), None
+            mask, bias = _core.Mask.from_array(bias), None
         settings = Settings(mask, align, scale, None, None, None, None, kept, seed_of(kept, None), "BHLD")
         out = dispatch(q, k, v, bias, None, settings, False)[0]
     else:
