@@ -7,6 +7,8 @@ import threading
 import numpy as np
 import pytest
 import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import heed
 
@@ -16,6 +18,57 @@ def make(*shape, seed=0, dtype=np.float32):
 
 
 Q, K, V = make(1, 5, 4, 8), make(1, 7, 2, 8, seed=1), make(1, 7, 2, 8, seed=2)
+
+
+def scattered(rng, x):
+    """x's values in memory of any axis order, with gaps, NaNs in the gaps, and axes that run backwards."""
+    order = rng.permutation(x.ndim)
+    steps = [int(rng.integers(1, 3)) * (-1) ** int(rng.integers(2)) for _ in order]
+    memory = np.full([abs(step) * x.shape[axis] + 1 for step, axis in zip(steps, order)], np.nan, x.dtype)
+    axes = (slice(None, -1, step) if step > 0 else slice(-2, None, step) for step in steps)
+    view = memory[tuple(axes)].transpose(np.argsort(order))
+    view[...] = x
+    return view
+
+
+def gradients(dout, q, k, v, bias, visible):
+    """dq, dk, dv, dbias in float64; bias [Hq, 1, Lk]."""
+    dout, q, k, v = (np.asarray(x, np.float64).transpose(0, 2, 1, 3) for x in (dout, q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v, scale = np.repeat(k, group, 1), np.repeat(v, group, 1), q.shape[3] ** -0.5
+    scores = np.where(visible, q @ k.swapaxes(2, 3) * scale + bias, -np.inf)
+    top = scores.max(-1, keepdims=True, initial=-1e30)
+    weights = np.exp(scores - top)
+    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+    d_weights = dout @ v.swapaxes(2, 3)
+    ds = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+    back = lambda x: x.reshape(x.shape[0], 2, group, *x.shape[2:]).sum(2).transpose(0, 2, 1, 3)  # noqa: E731
+    dk, dv = back(ds.swapaxes(2, 3) @ q * scale), back(weights.swapaxes(2, 3) @ dout)
+    return (ds @ k * scale).transpose(0, 2, 1, 3), dk, dv, ds.sum((0, 2))[:, None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2), st.sampled_from([1, 2, 5]), st.integers(0, 40), st.integers(0, 150), st.integers(1, 40), st.integers(0, 9999),
+    st.booleans(),
+)  # fmt: skip
+def test_any_memory(batch, group, lq, lk, dim, seed, backward):
+    rng = np.random.default_rng(seed)
+    q, k, v = make(batch, lq, 2 * group, dim, seed=seed), make(batch, lk, 2, dim, seed=seed + 1), make(batch, lk, 2, dim + 1, seed=seed + 2)
+    bias, visible = make(2 * group, 1, lk, seed=seed + 3), rng.random((batch, 1, lq, lk)) < 0.6
+    arrays = [scattered(rng, x) for x in (q, k, v)]
+    out = scattered(rng, np.zeros((batch, lq, 2 * group, dim + 1), np.float32))
+    options = dict(mask=heed.Mask.from_array(visible) if batch else None, bias=scattered(rng, bias))
+    want, want_lse = reference.attention(q, k, v, visible, bias=bias)
+    assert heed.attention(*arrays, out=out, **options) is out
+    np.testing.assert_allclose(out, want, atol=3e-6)
+    np.testing.assert_allclose(heed.attention(*arrays, return_lse=True, **options)[1], want_lse, atol=1e-5)
+    if not backward:
+        return
+    dout = make(*out.shape, seed=seed + 4)
+    grads = heed.attention_backward(scattered(rng, dout), *arrays, out, want_lse.astype(np.float32), **options)
+    for got, exact in zip(grads[:4], gradients(dout, q, k, v, bias, visible)):
+        np.testing.assert_allclose(got, exact, atol=2e-5 * max(1.0, np.abs(exact).max(initial=0)))
 
 
 def test_read_only_bfloat16_is_not_written():
