@@ -72,6 +72,8 @@ class TorchArrays:
         """Without a question about gradients, and in a tenth of DLPack's time."""
         if x.device.type != "cpu":
             raise TypeError(f"{name}: expected a tensor on the CPU, got one on {x.device}")
+        if sys.modules["torch"]._C._is_tracing():  # it would record the empty memory of the result
+            raise TypeError(f"{name}: torch.jit.trace cannot record this call; use heed.torch")
         if x.is_neg():  # the imaginary part of a conjugate: its memory holds other numbers than it shows
             raise TypeError(f"{name}: a lazily negated view; use {name}.resolve_neg()")
         try:

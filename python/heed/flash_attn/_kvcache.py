@@ -141,6 +141,7 @@ def flash_attn_with_kvcache(
     True
     """
     no_pages(block_table)
+    direct.refuse_recording()
     _check_shapes(q, k_cache, v_cache, k, v)
     mask, options = mask_of(causal, window_size), options_of(0.0, softmax_scale, softcap, alibi_slopes)
     _check_slopes(alibi_slopes, q.shape[0], q.shape[2])

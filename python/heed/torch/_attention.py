@@ -17,12 +17,13 @@ Parameter = torch.nn.Parameter
 _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack
+_is_recording = torch._C._is_tracing
 MaskLike = Union[_core.Mask, str, None]
 
 
 def is_direct(*tensors: Optional[Tensor]) -> bool:
-    """Whether nobody watches this call: no compiler, no functorch transform, no dispatch mode, no tensor subclass."""
-    if _is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None:
+    """Whether nobody watches this call: no compiler, no functorch transform, no dispatch mode, no torch.jit.trace, no tensor subclass."""
+    if _is_compiling() or _dispatch_modes() > 0 or _functorch_level() is not None or _is_recording():
         return False
     for x in tensors:
         if x is not None and ((type(x) is not Tensor and type(x) is not Parameter) or not x.is_cpu):
@@ -182,7 +183,7 @@ def attention(
         out, lse = dispatch(q, k, v, bias, sink_logits, settings, return_lse)
     else:
         if query_offset is not None or kv_lengths is not None:
-            raise TypeError("query_offset, kv_lengths: not supported inside torch.func")
+            raise TypeError("query_offset, kv_lengths: not supported inside torch.func and torch.jit.trace")
         out, lse = traced(q, k, v, bias, sink_logits, alibi_slopes, _text_of(mask), align, scale, softcap, dropout_p, seed, layout)
     return (out, lse) if return_lse else out
 

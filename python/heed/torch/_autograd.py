@@ -50,6 +50,12 @@ def refuse_legacy_vmap(dout: Tensor) -> None:
         raise RuntimeError("heed has no gradients under is_grads_batched=True (jacobian(vectorize=True)); torch.func.vmap and jacrev have them")
 
 
+def refuse_recording() -> None:
+    """torch.jit.trace records what torch's own operators do: of a direct call the empty memory that the result is written to, and no more."""
+    if torch._C._is_tracing():
+        raise RuntimeError("heed: torch.jit.trace cannot record this call; it can record heed.torch.attention and scaled_dot_product_attention")
+
+
 def settled(x: Optional[Tensor]) -> Optional[Tensor]:
     """With memory that holds the values: torch puts a sign off (the imaginary part of a conjugate), and only its own operators know."""
     return x.resolve_neg() if x is not None and x.is_neg() else x
@@ -172,6 +178,7 @@ class VarlenAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], q_offsets: Tensor, k_offsets: Tensor,
                 s: Settings) -> tuple[Tensor, Tensor]:  # fmt: skip
+        refuse_recording()
         q, k, v, sinks = settled(q), settled(k), settled(v), settled(sinks)
         out, lse = empty_out(q, v.shape[2]), empty_lse(q, "varlen")
         _core.attention_varlen_into(raw(out), raw(lse), raw(q), raw(k), raw(v), raw(q_offsets), raw(k_offsets), pack(s, None, sinks))

@@ -16,12 +16,14 @@ Tensor = torch.Tensor
 
 
 def _meet(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In one type under autocast, where norms and rotations leave float32 beside bfloat16; in one batch, where the queries are learned."""
+    """In one type under autocast, where norms and rotations leave float32 beside bfloat16; in one batch, where a model learns queries or keys."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
     if query.shape[0] == 1 and key.shape[0] > 1:
         query = query.expand(key.shape[0], -1, -1, -1)
+    elif key.shape[0] == 1 and query.shape[0] > 1:
+        key, value = key.expand(query.shape[0], -1, -1, -1), value.expand(query.shape[0], -1, -1, -1)
     return query, key, value
 
 
@@ -33,6 +35,11 @@ def _from_tensor(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     if mask.dtype in (torch.bool, torch.float32, query.dtype):
         return mask
     return mask.to(query.dtype) if mask.is_floating_point() else mask.bool()
+
+
+def _fits(mask: LazyMask, query: Tensor, key: Tensor) -> bool:
+    """A pattern has no end: it would answer for queries and keys that the model never meant, where a tensor is an error."""
+    return mask.shape[0] in (1, query.shape[0]) and mask.shape[2] == query.shape[2] and mask.shape[3] == key.shape[2]
 
 
 def _marks(numbers: Tensor, slots: int) -> Tensor:
@@ -121,6 +128,8 @@ def heed_attention_forward(
         warnings.warn('attn_implementation="heed" has no attention weights to return: use "eager" for output_attentions=True', stacklevel=2)
     query, key, value = _meet(query, key, value)
     mask, offset, align, bias = None, None, "bottom_right", None
+    if isinstance(attention_mask, LazyMask) and (torch.jit.is_tracing() or not _fits(attention_mask, query, key)):
+        attention_mask = attention_mask.build()
     if isinstance(attention_mask, LazyMask):
         mask, offset = attention_mask.mask, attention_mask.query_offset
     elif attention_mask is not None:
