@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 t = pytest.importorskip("transformers")
 
 import heed.transformers  # noqa: E402
-from transformers_models import GROUPED, SMALL, both_ways, close, heed_calls, padding, same_gradients, tokens  # noqa: E402
+from transformers_models import CASES, GROUPED, SMALL, both_ways, close, heed_calls, padding, pair, same_gradients, tokens  # noqa: E402
 
 OLD = int(t.__version__.split(".")[0]) < 5
 LATENT = dict(
@@ -33,6 +33,11 @@ FAMILIES = {
         GROUPED, num_hidden_layers=2, head_dim=32, index_n_heads=2, index_head_dim=32,
         index_block_size=4, index_topk_blocks=2, index_local_blocks=1, num_local_experts=4, num_experts_per_tok=2, pad_token_id=0,
         layer_types=["full_attention", "minimax_m3_sparse"])),
+    # Keys of a window, and behind them compressed ones whose mask the model adds to that of the window.
+    "deepseek_v4": ("DeepseekV4ForCausalLM", "DeepseekV4Config", dict(
+        SMALL, num_hidden_layers=2, num_key_value_heads=1, head_dim=16, sliding_window=5, q_lora_rank=32, moe_intermediate_size=32,
+        n_routed_experts=4, num_experts_per_tok=2, index_topk=4, index_n_heads=4, index_head_dim=32, pad_token_id=0,
+        layer_types=["heavily_compressed_attention", "compressed_sparse_attention"])),
 }  # fmt: skip
 ADDING = {
     "bloom": ("BloomForCausalLM", "BloomConfig", dict(vocab_size=96, hidden_size=64, n_layer=2, n_head=4)),
@@ -163,6 +168,32 @@ def test_learned_queries_are_shared_by_the_batch():
     q, (k, v) = torch.randn(1, 2, 3, 8), torch.randn(2, 4, 2, 5, 8)
     want = torch.softmax(q @ k.transpose(2, 3) * 8**-0.5, -1) @ v
     close(attend(q, k, v, None, is_causal=False), want.transpose(1, 2))
+
+
+def test_learned_keys_are_shared_by_the_batch():
+    q, (k, v) = torch.randn(4, 2, 3, 8), torch.randn(2, 1, 2, 5, 8)
+    want = torch.softmax(q @ k.transpose(2, 3) * 8**-0.5, -1) @ v
+    close(attend(q, k, v, None, is_causal=False), want.transpose(1, 2))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+def test_a_traced_model_computes_with_what_it_is_given(name):
+    if name not in CASES:
+        pytest.skip(f"transformers {t.__version__} has no {name}")
+    eager, ours = pair(name)
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = ours
+
+        def forward(self, ids):
+            return self.model(input_ids=ids, use_cache=False).logits
+
+    with torch.no_grad():
+        trace = torch.jit.trace(Logits(), (tokens(2, 12),), check_trace=False)
+        close(trace(tokens(2, 12, seed=1)), eager(input_ids=tokens(2, 12, seed=1)).logits)
 
 
 def test_weights_are_not_returned_and_that_is_said():

@@ -132,3 +132,24 @@ def test_a_cut_mask_reaches_attention_as_a_tensor(monkeypatch):
     mask = make_mask(**arguments(m.causal_mask_function, 9, 14))[:, :, :, :9]
     close(ours(input_ids=ids, attention_mask=mask).logits, eager(input_ids=ids).logits)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("batch, rows, keys", [(2, 5, 12), (2, 7, 9), (3, 5, 9)])
+def test_a_mask_of_other_queries_keys_or_batch_is_an_error_as_its_tensor_would_be(batch, rows, keys):
+    q, k = torch.randn(batch, 2, rows, 8), torch.randn(batch, 2, keys, 8)
+    for options in (dict(), dict(attention_mask=padding(2, 9, (2, 0)).bool())):
+        lazy = make_mask(**arguments(m.causal_mask_function, 5, 9, first=4, **options))
+        for mask in (lazy, lazy & True):
+            with pytest.raises(ValueError):
+                heed.transformers.heed_attention_forward(torch.nn.Module().eval(), q, k, k, mask)
+
+
+def test_models_that_do_not_take_sdpa_are_given_lazy_masks_that_add():
+    from transformers import LlamaConfig, XGLMConfig
+
+    given = arguments(m.causal_mask_function, 5, 9, first=4, attention_mask=padding(2, 9, (2, 0)).bool(), dtype=torch.bfloat16)
+    lazy, want = make_mask(**given, config=XGLMConfig()), truth(given)
+    assert isinstance(lazy, LazyMask) and lazy.dtype == torch.bfloat16 and lazy.mask is not None
+    added = torch.zeros(want.shape, dtype=torch.bfloat16).masked_fill(~want, torch.finfo(torch.bfloat16).min)
+    assert torch.equal(torch.cat([lazy, lazy], -1), torch.cat([added, added], -1))
+    assert make_mask(**given, config=LlamaConfig()).dtype == torch.bool

@@ -116,7 +116,8 @@ def heed_attention_forward(
     """The attention function of transformers' AttentionInterface: query [B, Hq, Lq, D], key and value [B, Hkv, Lk, D].
 
     Returns (out [B, Lq, Hq, Dv], None): there are no attention weights to return; ask `eager` for these. `s_aux` [Hq] holds a sink per
-    head, `sinks` [B, Hq, Lq, 1] one per query; `indices` and `block_indices` are what a sparse attention's indexer chose.
+    head, `sinks` [B, Hq, Lq, 1] one per query; without an `attention_mask` a module that does not say `is_causal = False` is causal, as with
+    `sdpa` (models of transformers always make one); `indices` and `block_indices` are what a sparse attention's indexer chose.
     """
     traced = torch.compiler.is_compiling()
     if traced and isinstance(attention_mask, LazyMask):  # made outside, as where a model's layers are compiled one by one

@@ -13,11 +13,10 @@ from heed.torch._attention import both
 Tensor = torch.Tensor
 
 _MASKING = "transformers.masking_utils"
-_NAMED = ("_supports_attention_backend", "_supports_sdpa", "_supports_flash_attn", "_supports_flash_attn_2", "_supports_flex_attn")
 
 
 class LazyMask(torch.Tensor):
-    """A boolean [B, 1, Lq, Lk] tensor that is only described. Whoever computes with it gets the real one; attention reads the description.
+    """A [B, 1, Lq, Lk] tensor that is only described, boolean or added. Whoever computes with it gets the real one; attention reads the description.
 
     Models hand the mask on as a tensor, and some slice or move it; so this is one, of a single byte of memory.
     """
@@ -27,8 +26,9 @@ class LazyMask(torch.Tensor):
     build: Callable[[], Tensor]
 
     @staticmethod
-    def make(shape: tuple[int, int, int, int], mask: Optional[heed.Mask], query_offset: int, build: Callable[[], Tensor]) -> LazyMask:
-        lazy = torch.ones((), dtype=torch.bool).expand(shape).as_subclass(LazyMask)
+    def make(shape: tuple[int, int, int, int], mask: Optional[heed.Mask], query_offset: int, build: Callable[[], Tensor],
+             dtype: torch.dtype = torch.bool) -> LazyMask:  # fmt: skip
+        lazy = torch.ones((), dtype=dtype).expand(shape).as_subclass(LazyMask)
         lazy.mask, lazy.query_offset, lazy.build = mask, query_offset, build
         return lazy
 
@@ -65,16 +65,16 @@ _adding: dict[type, bool] = {}
 
 @torch.compiler.assume_constant_result
 def _adds_its_mask(config_type: type) -> bool:
-    """Whether no model of this configuration asks for an attention by name.
+    """Whether no model of this configuration takes `sdpa`, whose masks are boolean.
 
-    transformers lets such models (BLOOM, MPT, RemBERT, ...) have any registered name and goes on in their own code, which adds the mask
-    to the scores. A boolean one would shift them by 1 and hide nothing.
+    Whatever such models do with a mask in their own code, they do as with `eager`: BLOOM, MPT, RemBERT and others add it to the scores,
+    DeepSeek V4 puts a bias for its compressed keys behind it. Of a boolean mask either would make a shift by 1 that hides nothing.
     """
     if config_type not in _adding:
         from transformers import PreTrainedModel
 
         own = [model for model in _subclasses(PreTrainedModel) if getattr(model, "config_class", None) in config_type.__mro__]
-        _adding[config_type] = bool(own) and not any(getattr(model, flag, False) for model in own for flag in _NAMED)
+        _adding[config_type] = bool(own) and not any(getattr(model, "_supports_sdpa", False) for model in own)
     return _adding[config_type]
 
 
@@ -162,7 +162,7 @@ def make_mask(
 ) -> Optional[Tensor]:
     """The mask function of transformers' AttentionMaskInterface: a LazyMask where the pattern is known, else what `sdpa` would get.
 
-    Models that never ask for an attention by name get what `eager` gets, for they compute their own.
+    Models that do not take `sdpa` get either of them as `eager` has it, added to the scores.
     """
     from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
@@ -171,12 +171,13 @@ def make_mask(
     keys = dict(kv_length=kv_length, kv_offset=kv_offset, attention_mask=attention_mask)
     given = dict(batch_size=batch_size, mask_function=function, **queries, **keys)
 
-    def dense() -> Tensor:
-        return sdpa_mask(**{**given, **options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-
     config = options.get("config")
-    if config is not None and _adds_its_mask(config.__class__):
-        return eager_mask(**given, **options)
+    is_added = config is not None and _adds_its_mask(config.__class__)
+    make = eager_mask if is_added else sdpa_mask
+
+    def dense() -> Tensor:
+        return make(**{**given, **options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return dense()
     length, first = _query_range(q_length, q_offset, cache_position)
@@ -191,4 +192,5 @@ def make_mask(
         mask = None
     if seen is not None:
         mask = both(mask, heed.Mask.from_array(seen[:, None, None].contiguous()))
-    return LazyMask.make((batch_size, 1, length, kv_length), mask, first - kv_offset, dense)
+    dtype = options.get("dtype", torch.float32) if is_added else torch.bool
+    return LazyMask.make((batch_size, 1, length, kv_length), mask, first - kv_offset, dense, dtype)
