@@ -46,9 +46,11 @@ namespace {
 /// The function and the argument that an error begins with, as Python names them: "attention_into: dropout.p: ..." becomes
 /// "attention: dropout_p: ...", and "Mask::from_tensor: mask: ..." "Mask.from_array: mask: ...".
 std::string in_words_of_python(const std::string& text) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"_into:", ":"}, {"Mask::from_tensor:", "Mask.from_array:"}, {"::", "."}, {" dropout.p:", " dropout_p:"},
-      {" capacity_tokens:", " capacity:"}};
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"_into:", ":"},
+                                                                      {"Mask::from_tensor:", "Mask.from_array:"},
+                                                                      {"::", "."},
+                                                                      {" dropout.p:", " dropout_p:"},
+                                                                      {" capacity_tokens:", " capacity:"}};
   const std::size_t end = text.find(' ', text.find(' ') + 1);
   std::string head = text.substr(0, end);
   for (const auto& [from, to] : kNames) {
