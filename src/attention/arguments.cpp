@@ -68,9 +68,14 @@ Sequences::Sequences(std::int64_t capacity)
     : scratch_(capacity * static_cast<std::int64_t>(sizeof(mask::Geometry) + sizeof(Place))),
       geometry_(reinterpret_cast<mask::Geometry*>(scratch_.data())), places_(reinterpret_cast<Place*>(geometry_ + capacity)) {}
 
-Sequences::Sequences(const Sizes& sizes, const AttentionOptions& options) : Sequences(sizes.batch) {
-  for (std::int64_t b = 0; b < sizes.batch; ++b)
-    add(geometry_of(options, b, sizes.q_tokens, sizes.kv_tokens), {.slice = b, .key_rows = sizes.kv_tokens});
+Sequences::Sequences(const Arguments& arguments, const Sizes& sizes) : Sequences(sizes.batch) {
+  for (std::int64_t b = 0; b < sizes.batch; ++b) {
+    const kv::StoredSequence stored =
+        arguments.rows != nullptr ? arguments.rows->sequences[static_cast<std::size_t>(b)] : kv::StoredSequence{.keys = sizes.kv_tokens};
+    mask::Geometry geometry = geometry_of(arguments.options, b, sizes.q_tokens, stored.keys);
+    geometry.first_key = stored.first_key;
+    add(geometry, {.slice = b, .key_rows = sizes.kv_tokens});
+  }
 }
 
 void Sequences::add(const mask::Geometry& geometry, const Place& place) noexcept {

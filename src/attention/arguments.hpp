@@ -9,6 +9,7 @@
 #include <heed/attention.hpp>
 
 #include "base/arena.hpp"
+#include "kv/stored_rows.hpp"
 #include "mask/plan.hpp"
 
 namespace heed::front {
@@ -35,6 +36,8 @@ struct Arguments {
   const TensorView& v;
   const AttentionOptions& options;
   TensorView q_offsets = {}, k_offsets = {};  ///< of packed sequences only
+  /// Where keys and values lie if not in one block each: k and v then tell type and shape only, with Lk of the longest sequence.
+  const kv::StoredRows* rows = nullptr;
 };
 
 /// Largest D and Dv.
@@ -86,7 +89,7 @@ class Sequences {
   /// Room for so many.
   explicit Sequences(std::int64_t capacity);
   /// The batch entries of tensors [B, ...].
-  Sequences(const Sizes& sizes, const AttentionOptions& options);
+  Sequences(const Arguments& arguments, const Sizes& sizes);
 
   void add(const mask::Geometry& geometry, const Place& place) noexcept;
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }

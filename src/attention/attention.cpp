@@ -14,7 +14,7 @@ namespace {
 /// For checked arguments and outputs.
 void run(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs) {
   if (sizes.q_tokens == 0) return;
-  run_forward(arguments, sizes, outputs, Sequences(sizes, arguments.options));
+  run_forward(arguments, sizes, outputs, Sequences(arguments, sizes));
 }
 
 Tensor run_out(const Arguments& arguments) {
@@ -37,6 +37,18 @@ void run_into(const AttentionOutputs& outputs, const Arguments& arguments) {
   run(arguments, sizes, outputs);
 }
 
+/// A cache as k and v. Lives as long as the call, which reads views of views.
+struct CacheArguments {
+  explicit CacheArguments(const KvView& cache) : keys(cache.keys()), values(cache.values()) {
+    if (cache.is_contiguous()) return;
+    const Shape k = {cache.batch(), cache.length(), cache.kv_heads(), cache.head_dim()};
+    const Shape v = {cache.batch(), cache.length(), cache.kv_heads(), cache.value_dim()};
+    keys = TensorView(static_cast<const void*>(nullptr), cache.dtype(), k);
+    values = TensorView(static_cast<const void*>(nullptr), cache.dtype(), v);
+  }
+  TensorView keys, values;
+};
+
 }  // namespace
 }  // namespace front
 
@@ -45,7 +57,8 @@ Tensor attention(const TensorView& q, const TensorView& k, const TensorView& v, 
 }
 
 Tensor attention(const TensorView& q, const KvView& cache, const AttentionOptions& options) {
-  return front::run_out({"attention", q, cache.keys(), cache.values(), options});
+  const front::CacheArguments kv(cache);
+  return front::run_out({.function = "attention", .q = q, .k = kv.keys, .v = kv.values, .options = options, .rows = cache.stored()});
 }
 
 AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
@@ -53,7 +66,9 @@ AttentionState attention_state(const TensorView& q, const TensorView& k, const T
 }
 
 AttentionState attention_state(const TensorView& q, const KvView& cache, const AttentionOptions& options) {
-  return front::run_state({"attention_state", q, cache.keys(), cache.values(), options});
+  const front::CacheArguments kv(cache);
+  return front::run_state(
+      {.function = "attention_state", .q = q, .k = kv.keys, .v = kv.values, .options = options, .rows = cache.stored()});
 }
 
 void attention_into(const AttentionOutputs& outputs, const TensorView& q, const TensorView& k, const TensorView& v,
@@ -62,7 +77,9 @@ void attention_into(const AttentionOutputs& outputs, const TensorView& q, const 
 }
 
 void attention_into(const AttentionOutputs& outputs, const TensorView& q, const KvView& cache, const AttentionOptions& options) {
-  front::run_into(outputs, {"attention_into", q, cache.keys(), cache.values(), options});
+  const front::CacheArguments kv(cache);
+  front::run_into(outputs,
+                  {.function = "attention_into", .q = q, .k = kv.keys, .v = kv.values, .options = options, .rows = cache.stored()});
 }
 
 }  // namespace heed

@@ -60,7 +60,7 @@ void run(const Arguments& a, const Sizes& s, const BackwardInputs& inputs, const
     return;
   }
   const base::DefaultFloatingPoint environment;
-  run_backward(*kernel, a, s, inputs, gradients, Sequences(s, a.options));
+  run_backward(*kernel, a, s, inputs, gradients, Sequences(a, s));
 }
 
 MutableTensorView view_if(Tensor& tensor, const TensorView& option) { return option ? tensor.view() : MutableTensorView(); }

@@ -38,8 +38,10 @@ int dim_axis(const TensorView& view) { return view.rank() - 1; }
 void check_memory(const Arguments& a) {
   const AttentionOptions& o = a.options;
   base::require_memory(a.function, "q", a.q);
-  base::require_memory(a.function, "k", a.k);
-  base::require_memory(a.function, "v", a.v);
+  if (a.rows == nullptr) {
+    base::require_memory(a.function, "k", a.k);
+    base::require_memory(a.function, "v", a.v);
+  }
   base::require_memory(a.function, "bias", o.bias);
   base::require_memory(a.function, "alibi_slopes", o.alibi_slopes);
   base::require_memory(a.function, "sink_logits", o.sink_logits);
@@ -148,6 +150,7 @@ void check_length(const Arguments& a, std::int64_t b, std::int64_t keys) {
 
 void check_lengths(const Arguments& a, const Sizes& s) {
   if (!a.options.kv_lengths) return;
+  if (a.rows != nullptr) throw_invalid(a.function, "kv_lengths", "none: this cache knows the length of every sequence", "a tensor");
   check_lengths_form(a, s);
   for (std::int64_t b = 0; b < s.batch; ++b) check_length(a, b, s.kv_tokens);
 }

@@ -34,9 +34,10 @@ void check_output(const Arguments& a, const Named& output, DType dtype, const Sh
     throw_invalid(a.function, output.name, "strides that give every element its own memory", "strides " + to_string(view.strides()));
   }
   const AttentionOptions& o = a.options;
+  const bool in_blocks = a.rows == nullptr;
   const Named inputs[] = {{"q", a.q},
-                          {"k", a.k},
-                          {"v", a.v},
+                          {"k", in_blocks ? a.k : a.rows->k_memory},
+                          {"v", in_blocks ? a.v : a.rows->v_memory},
                           {"bias", o.bias},
                           {"alibi_slopes", o.alibi_slopes},
                           {"sink_logits", o.sink_logits},

@@ -49,6 +49,11 @@ class KernelCall {
 
  private:
   [[nodiscard]] kernels::Scoring scoring(std::int64_t batch, std::int64_t head) const;
+  /// The sequence's rows of k and v, one segment.
+  [[nodiscard]] kernels::KvRows block_rows(const mask::Geometry& geometry, const Place& place, std::int64_t kv_head,
+                                           kernels::KvSegment& segment) const;
+  /// The sequence's rows of a cache that has them in pages.
+  [[nodiscard]] kernels::KvRows stored_rows(const Place& place, std::int64_t kv_head) const;
   [[nodiscard]] kernels::OutputRows output(const Place& place, std::int64_t head) const;
 
   const Arguments& arguments_;

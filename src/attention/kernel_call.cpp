@@ -83,19 +83,36 @@ kernels::OutputRows KernelCall::output(const Place& place, std::int64_t head) co
   return output;
 }
 
+kernels::KvRows KernelCall::block_rows(const mask::Geometry& geometry, const Place& place, std::int64_t kv_head,
+                                       kernels::KvSegment& segment) const {
+  const TensorView &k = arguments_.k, &v = arguments_.v;
+  segment = {.k = address(k, place.slice, place.first_key, kv_head),
+             .v = address(v, place.slice, place.first_key, kv_head),
+             .k_row_stride = k.stride(1),
+             .v_row_stride = v.stride(1),
+             .rows = geometry.keys};
+  return {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3), .v_dim_stride = v.stride(3)};
+}
+
+kernels::KvRows KernelCall::stored_rows(const Place& place, std::int64_t kv_head) const {
+  const kv::StoredRows& rows = *arguments_.rows;
+  const kv::StoredSequence& sequence = rows.sequences[static_cast<std::size_t>(place.slice)];
+  return {.segments = rows.segments.data() + sequence.first_segment,
+          .segment_count = sequence.segment_count,
+          .dtype = rows.dtype,
+          .k_dim_stride = rows.k_dim_stride,
+          .v_dim_stride = rows.v_dim_stride,
+          .k_head = kv_head * rows.k_head_stride,
+          .v_head = kv_head * rows.v_head_stride};
+}
+
 kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegment& segment) const {
   const auto sequence = static_cast<std::size_t>(pair / sizes_.kv_heads);
   const mask::Geometry& geometry = sequences_.geometry()[sequence];
   const Place& place = sequences_.places()[sequence];
   const std::int64_t kv_head = pair % sizes_.kv_heads;
   const std::int64_t head = kv_head * sizes_.group;
-  const TensorView &q = arguments_.q, &k = arguments_.k, &v = arguments_.v;
-  segment = {.k = address(k, place.slice, place.first_key, kv_head),
-             .v = address(v, place.slice, place.first_key, kv_head),
-             .k_row_stride = k.stride(1),
-             .v_row_stride = v.stride(1),
-             .rows = geometry.keys};
-
+  const TensorView& q = arguments_.q;
   kernels::ForwardProblem problem;
   problem.head_dim = sizes_.head_dim;
   problem.value_dim = sizes_.value_dim;
@@ -106,7 +123,7 @@ kernels::ForwardProblem KernelCall::problem(std::int64_t pair, kernels::KvSegmen
                .dim_stride = q.stride(3),
                .tokens = geometry.tokens,
                .group = static_cast<std::int32_t>(sizes_.group)};
-  problem.kv = {.segments = &segment, .segment_count = 1, .dtype = k.dtype(), .k_dim_stride = k.stride(3), .v_dim_stride = v.stride(3)};
+  problem.kv = arguments_.rows != nullptr ? stored_rows(place, kv_head) : block_rows(geometry, place, kv_head, segment);
   problem.scoring = scoring(geometry.batch, head);
   problem.scoring.query_offset = geometry.query_offset;
   problem.output = output(place, head);

@@ -222,7 +222,7 @@ AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, co
 }
 
 AttentionGrads reference_backward(const TensorView& dout, const Arguments& a, const Sizes& s) {
-  return reference_backward(dout, a, s, Sequences(s, a.options));
+  return reference_backward(dout, a, s, Sequences(a, s));
 }
 
 void check_dout(const Arguments& a, const Sizes& s, const TensorView& dout) {
@@ -240,7 +240,7 @@ namespace heed::reference {
 AttentionState attention_state(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionOptions& options) {
   const front::Arguments arguments{"reference::attention_state", q, k, v, options};
   const front::Sizes sizes = front::check_inputs(arguments);
-  front::ReferenceForward result = front::reference_forward(arguments, sizes, front::Sequences(sizes, options));
+  front::ReferenceForward result = front::reference_forward(arguments, sizes, front::Sequences(arguments, sizes));
   return {std::move(result.out), std::move(result.lse)};
 }
 

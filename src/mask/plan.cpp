@@ -39,8 +39,8 @@ struct RowBlock {
 class PlanCompiler {
  public:
   PlanCompiler(const Problem& problem, PlanStorage& out)
-      : problem_(problem), mask_(*problem.mask), keys_(problem.geometry.keys), out_(out), plan_begin_(out.runs.size()),
-        tiles_begin_(out.bits.size() / kBlockKeys) {}
+      : problem_(problem), mask_(*problem.mask), keys_(problem.geometry.keys), first_key_(problem.geometry.first_key), out_(out),
+        plan_begin_(out.runs.size()), tiles_begin_(out.bits.size() / kBlockKeys) {}
 
   void compile() {
     const std::int64_t rows = problem_.geometry.tokens * problem_.group;
@@ -56,14 +56,14 @@ class PlanCompiler {
   void compile_row_block(std::int64_t begin, std::int64_t end) {
     block_ = {begin, end, begin / problem_.group, (end - 1) / problem_.group + 1};
     first_run_ = out_.runs.size();
-    if (keys_ > 0) visit(0, (keys_ + kBlockKeys - 1) / kBlockKeys);
+    if (keys_ > first_key_) visit(first_key_ / kBlockKeys, (keys_ + kBlockKeys - 1) / kBlockKeys);
   }
 
   /// Key blocks [begin, end), in rising order.
   void visit(std::int64_t begin, std::int64_t end) {
     const Coverage coverage = classify(begin, end);
     if (coverage == Coverage::kNone) return;
-    if (coverage == Coverage::kFull) return add_full(begin, end);
+    if (coverage == Coverage::kFull && begin * kBlockKeys >= first_key_) return add_full(begin, end);
     if (end - begin == 1) return add_mixed(begin);
     const std::int64_t middle = begin + (end - begin) / 2;
     visit(begin, middle);
@@ -78,7 +78,7 @@ class PlanCompiler {
                  .index_begin = block_.token_begin,
                  .index_end = block_.token_end,
                  .query_offset = problem_.geometry.query_offset,
-                 .key_begin = begin * kBlockKeys,
+                 .key_begin = std::max(begin * kBlockKeys, first_key_),
                  .key_end = std::min(end * kBlockKeys, keys_)};
     Coverage result = mask_.classify(tile);
     if (!mask_.traits().uses_head) return result;
@@ -106,6 +106,9 @@ class PlanCompiler {
     const int count = static_cast<int>(std::min<std::int64_t>(kBlockKeys, keys_ - key_begin));
     std::array<std::uint64_t, kBlockKeys> words{};
     fill_rows(key_begin, count, words);
+    if (first_key_ > key_begin) {
+      for (std::uint64_t& word : words) word &= ~low_bits(first_key_ - key_begin);
+    }
     std::uint64_t any = 0;
     std::uint64_t all = low_bits(count);
     for (std::int64_t r = 0; r < block_.rows(); ++r) {
@@ -144,7 +147,7 @@ class PlanCompiler {
 
   const Problem problem_;
   const MaskNode& mask_;
-  const std::int64_t keys_;
+  const std::int64_t keys_, first_key_;
   PlanStorage& out_;
   const std::size_t plan_begin_;   ///< runs of the plans before this one
   const std::size_t tiles_begin_;  ///< mixed tiles of the plans before this one
@@ -182,7 +185,7 @@ void find_alike(std::span<const Geometry> geometry, PlanStorage& storage) {
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int64_t s) {
     const Geometry& g = geometry[static_cast<std::size_t>(s)];
-    return std::array{g.tokens, g.keys, g.query_offset};
+    return std::array{g.tokens, g.keys, g.query_offset, g.first_key};
   };
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
     const auto key_a = key(a);

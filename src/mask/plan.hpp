@@ -18,6 +18,7 @@ struct Geometry {
   std::int64_t keys = 0;          ///< keys that exist: kv_length, or Lk
   std::int64_t query_offset = 0;  ///< position of query 0; may be negative; less than 2^61 away from 0
   std::int64_t batch = 0;         ///< the batch entry that masks know it by
+  std::int64_t first_key = 0;     ///< keys before it are gone: no mask shows them
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 

@@ -4,7 +4,9 @@
 // Letters: n tokens of the chunk, W width, F ffn_width, Hq/Hkv query/KV heads, D/Dv head dims. Activations are float32.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <heed/error.hpp>
@@ -49,12 +51,15 @@ struct Activations {
 };
 
 KvCacheConfig cache_config(const DecoderConfig& c, std::int64_t capacity_tokens) {
+  std::vector<std::optional<std::int64_t>> windows;
+  for (const LayerConfig& layer : c.layer) windows.push_back(layer.window_tokens);
   return {.layers = c.layers,
           .batch = 1,
           .kv_heads = c.kv_heads,
           .head_dim = c.head_dim,
           .value_dim = c.value_dim,
-          .capacity_tokens = capacity_tokens};
+          .capacity_tokens = capacity_tokens,
+          .window_tokens = std::move(windows)};
 }
 
 const float* data_or_null(const Vector& vector) { return vector.empty() ? nullptr : vector.data(); }
@@ -210,6 +215,10 @@ std::int64_t Session::length() const noexcept { return state_->cache.length(); }
 
 void Session::truncate(std::int64_t length) { state_->cache.truncate(length); }
 
+std::int64_t Session::earliest_length() const noexcept { return state_->cache.earliest_length(); }
+
+std::int64_t Session::cache_bytes() const noexcept { return state_->cache.bytes_in_use(); }
+
 std::span<const float> Session::feed(std::span<const Token> tokens) {
   State& s = *state_;
   s.check(tokens);
@@ -221,7 +230,8 @@ std::span<const float> Session::feed(std::span<const Token> tokens) {
       s.run(tokens.subspan(begin, n));
     }
   } catch (...) {
-    s.cache.truncate(before);  // all of the tokens or none
+    // All of the tokens or none; where windows have moved on already, no token at all.
+    s.cache.truncate(before >= s.cache.earliest_length() ? before : 0);
     throw;
   }
   s.head(static_cast<std::int64_t>(n) - 1, 1);

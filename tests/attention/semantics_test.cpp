@@ -83,12 +83,7 @@ std::string picture(DType dtype, Kind kind, std::int64_t q_tokens, std::int64_t 
   return text;
 }
 
-/// A bit-for-bit comparison, so that -0 and NaN payloads count too. Views of one shape and type.
-bool same_bits(const TensorView& a, const TensorView& b) {
-  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
-  const Tensor ca = convert(a, a.dtype()), cb = convert(b, b.dtype());
-  return std::memcmp(ca.data(), cb.data(), static_cast<std::size_t>(element_count(a.shape()) * size_bytes(a.dtype()))) == 0;
-}
+using test::same_bits;
 
 bool same_bits(const Forward& a, const Forward& b) {
   return same_bits(a.out, b.out) && same_bits(a.lse, b.lse) && same_bits(a.row_max, b.row_max);

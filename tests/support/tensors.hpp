@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <random>
@@ -63,6 +64,13 @@ inline double max_abs(const TensorView& a) {
   double worst = 0.0;
   for_each_index(a.shape(), [&](const Extents& index) { worst = std::max(worst, std::abs(at(a, index))); });
   return worst;
+}
+
+/// Same shape, type and bits, so that -0 and NaN payloads count too.
+inline bool same_bits(const TensorView& a, const TensorView& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  const Tensor ca = convert(a, a.dtype()), cb = convert(b, b.dtype());
+  return std::memcmp(ca.data(), cb.data(), static_cast<std::size_t>(element_count(a.shape()) * size_bytes(a.dtype()))) == 0;
 }
 
 /// Same shape and the same value in every element, NaN equal to NaN, +0 equal to -0.

@@ -78,7 +78,12 @@ class HEED_API Session {
 
   [[nodiscard]] std::int64_t length() const noexcept;
   /// Forgets the tokens at and past `length`.
+  /// Layers with a sliding window have dropped what lies further back than their window and the last chunk: below earliest_length() only 0
+  /// is possible, else InvalidArgument.
   void truncate(std::int64_t length);
+  [[nodiscard]] std::int64_t earliest_length() const noexcept;
+  /// Bytes of keys and values that are held.
+  [[nodiscard]] std::int64_t cache_bytes() const noexcept;
 
   /// Feeds tokens (a prompt in chunks, or one token); returns the logits after the last one, float32 [vocabulary], valid until the next call.
   /// Throws InvalidArgument when the capacity would be exceeded (both numbers are named) or a token is outside of the vocabulary.

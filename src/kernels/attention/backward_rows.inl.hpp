@@ -134,14 +134,14 @@ static std::uint64_t load_key_rows(const ForwardProblem& p, std::int64_t first, 
     while (first + i >= segment_first + p.kv.segments[segment].rows) segment_first += p.kv.segments[segment++].rows;
     const KvSegment& s = p.kv.segments[segment];
     const std::int64_t row = first + i - segment_first;
+    const std::byte* key = static_cast<const std::byte*>(s.k) + (p.kv.k_head + row * s.k_row_stride) * width;
+    const std::byte* value = static_cast<const std::byte*>(s.v) + (p.kv.v_head + row * s.v_row_stride) * width;
     if (row + kRowsAhead < s.rows && i + kRowsAhead < count) {
-      prefetch_lines(static_cast<const std::byte*>(s.k) + (row + kRowsAhead) * s.k_row_stride * width, p.head_dim * width);
-      prefetch_lines(static_cast<const std::byte*>(s.v) + (row + kRowsAhead) * s.v_row_stride * width, p.value_dim * width);
+      prefetch_lines(key + kRowsAhead * s.k_row_stride * width, p.head_dim * width);
+      prefetch_lines(value + kRowsAhead * s.v_row_stride * width, p.value_dim * width);
     }
-    widen_checked(static_cast<const std::byte*>(s.k) + row * s.k_row_stride * width, p.kv.dtype, p.kv.k_dim_stride, p.head_dim,
-                  keys + i * key_row, check);
-    widen_checked(static_cast<const std::byte*>(s.v) + row * s.v_row_stride * width, p.kv.dtype, p.kv.v_dim_stride, p.value_dim,
-                  values + i * value_row, unused);
+    widen_checked(key, p.kv.dtype, p.kv.k_dim_stride, p.head_dim, keys + i * key_row, check);
+    widen_checked(value, p.kv.dtype, p.kv.v_dim_stride, p.value_dim, values + i * value_row, unused);
     if ((i + 1) % kBlockKeys != 0 && i + 1 < count) continue;
     if (all(cmp_eq(check, check))) finite |= std::uint64_t{1} << (i / kBlockKeys);
     check = zero();

@@ -36,6 +36,7 @@ struct KvRows {
   std::int64_t segment_count = 0;
   DType dtype = DType::kFloat32;
   std::int64_t k_dim_stride = 1, v_dim_stride = 1;
+  std::int64_t k_head = 0, v_head = 0;  ///< elements from what a segment points to, to this KV head: heads share one list of segments
 };
 
 /// Which weights dropout keeps: (batch, query head, token, key) by its Philox draw; see heed::Dropout. Off while `factor` is 0.

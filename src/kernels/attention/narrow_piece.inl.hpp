@@ -116,8 +116,8 @@ static int find_rows(const KvRows& kv, std::int64_t width, std::int64_t first, s
       const std::int64_t row = first + found - begin;
       const std::int64_t n = smallest(count - found, segment.rows - row);
       const std::int64_t k_stride = segment.k_row_stride * width, v_stride = segment.v_row_stride * width;
-      list_rows(k + found, static_cast<const std::byte*>(segment.k) + row * k_stride, k_stride, n);
-      if (v != nullptr) list_rows(v + found, static_cast<const std::byte*>(segment.v) + row * v_stride, v_stride, n);
+      list_rows(k + found, static_cast<const std::byte*>(segment.k) + kv.k_head * width + row * k_stride, k_stride, n);
+      if (v != nullptr) list_rows(v + found, static_cast<const std::byte*>(segment.v) + kv.v_head * width + row * v_stride, v_stride, n);
       found += n;
     }
     begin = end;

@@ -34,8 +34,8 @@ static void find_rows(const KvRows& kv, SegmentCursor& cursor, std::int64_t firs
     }
     const KvSegment& s = kv.segments[cursor.segment];
     const std::int64_t row = first + i - cursor.first_key;
-    keys[i] = static_cast<const std::byte*>(s.k) + row * s.k_row_stride * width;
-    values[i] = static_cast<const std::byte*>(s.v) + row * s.v_row_stride * width;
+    keys[i] = static_cast<const std::byte*>(s.k) + (kv.k_head + row * s.k_row_stride) * width;
+    values[i] = static_cast<const std::byte*>(s.v) + (kv.v_head + row * s.v_row_stride) * width;
   }
 }
 
