@@ -17,7 +17,14 @@ struct StoredRows;  // internal
 }
 
 /// How keys and values are stored.
-enum class KvFormat : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
+enum class KvFormat : std::uint8_t {
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  /// 8-bit integers with one float32 scale for each token and head, largest |element| / 127: a quarter of float32 and 8 / D of it.
+  /// Elements are off by at most 1/254 of their row's largest; docs/accuracy.md says what that does to attention.
+  kInt8,
+};
 
 /// "float32", ...
 [[nodiscard]] HEED_API const char* to_string(KvFormat format) noexcept;
@@ -49,7 +56,9 @@ class HEED_API KvView {
   [[nodiscard]] std::int64_t kv_heads() const noexcept;
   [[nodiscard]] std::int64_t head_dim() const noexcept;
   [[nodiscard]] std::int64_t value_dim() const noexcept;
+  /// float32 for formats that no tensor has.
   [[nodiscard]] DType dtype() const noexcept;
+  [[nodiscard]] KvFormat format() const noexcept;
 
   /// One block of memory behind all of it.
   [[nodiscard]] bool is_contiguous() const noexcept { return rows_ == nullptr; }

@@ -22,10 +22,10 @@ namespace heed::python {
 namespace {
 
 KvFormat parse_format(std::string_view name) {
-  for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16}) {
+  for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16, KvFormat::kInt8}) {
     if (name == to_string(format)) return format;
   }
-  throw_value("dtype", "expected \"float32\", \"bfloat16\" or \"float16\", got \"" + std::string(name) + "\"");
+  throw_value("dtype", "expected \"float32\", \"bfloat16\", \"float16\" or \"int8\", got \"" + std::string(name) + "\"");
 }
 
 /// Threads that append at once would both find room for one of them. Taken without the GIL or by who then waits for no other thread's Python.
@@ -103,7 +103,7 @@ void bind_view(nb::module_& module) {
       .def_prop_ro(
           "value_dim", [](const KvView& view) { return view.value_dim(); }, "Dv.")
       .def_prop_ro(
-          "dtype", [](const KvView& view) { return to_string(view.dtype()); }, "Storage type, by name.")
+          "dtype", [](const KvView& view) { return to_string(view.format()); }, "Storage type, by name.")
       .def_prop_ro(
           "lengths", [](const KvView& view) { return list_of(view, &KvView::length); }, "Tokens of each sequence.")
       .def_prop_ro(
@@ -134,7 +134,8 @@ void bind_kv_cache(nb::module_& module) {
       ">>> cache.length\n"
       "3\n\n"
       "`value_dim` 0 means `head_dim`; `capacity` is the most tokens per sequence (memory is touched only as they arrive);\n"
-      "`dtype` \"float32\", \"bfloat16\" or \"float16\" is how they are stored. `window_tokens`, one number or one for each layer (None:\n"
+      "`dtype` \"float32\", \"bfloat16\", \"float16\" or \"int8\" (with a scale for each token and head) is how they are stored. "
+      "`window_tokens`, one number or one for each layer (None:\n"
       "all), keeps what `Mask.sliding_window` of as many tokens can show, in pages of 256, and drops the rest: memory is bounded by the\n"
       "window and the longest step. Raises ValueError naming the argument.")
       .def("__init__", make_cache, nb::kw_only(), nb::arg("layers") = 1, nb::arg("batch") = 1, nb::arg("kv_heads"), nb::arg("head_dim"),

@@ -43,8 +43,9 @@ struct CacheArguments {
     if (cache.is_contiguous()) return;
     const Shape k = {cache.batch(), cache.length(), cache.kv_heads(), cache.head_dim()};
     const Shape v = {cache.batch(), cache.length(), cache.kv_heads(), cache.value_dim()};
-    keys = TensorView(static_cast<const void*>(nullptr), cache.dtype(), k);
-    values = TensorView(static_cast<const void*>(nullptr), cache.dtype(), v);
+    const DType dtype = cache.stored()->is_quantized() ? DType::kBFloat16 : cache.dtype();  // quantized: as narrow as q may be
+    keys = TensorView(static_cast<const void*>(nullptr), dtype, k);
+    values = TensorView(static_cast<const void*>(nullptr), dtype, v);
   }
   TensorView keys, values;
 };

@@ -17,6 +17,20 @@ void run_reference(const Arguments& arguments, const Sizes& sizes, const Attenti
   if (outputs.row_max) round_into(outputs.row_max, result.row_max);
 }
 
+/// The same call with integers widened: many rows of queries pay for a copy of the keys and values, [B, Lk, Hkv, D] and [.., Dv] floats.
+struct Dequantized {
+  Dequantized(const Arguments& a, Storage storage)
+      : keys(storage == Storage::kInt8 ? kv::copy_keys(*a.rows) : Tensor()),
+        values(storage == Storage::kInt8 ? kv::copy_values(*a.rows) : Tensor()), k(storage == Storage::kInt8 ? keys.view() : a.k),
+        v(storage == Storage::kInt8 ? values.view() : a.v), arguments{a.function,  a.q,
+                                                                      k,           v,
+                                                                      a.options,   a.q_offsets,
+                                                                      a.k_offsets, storage == Storage::kInt8 ? nullptr : a.rows} {}
+  const Tensor keys, values;
+  TensorView k, v;
+  Arguments arguments;
+};
+
 std::int64_t longest_rows(const Sequences& sequences, std::int64_t group) {
   std::int64_t rows = 0;
   for (const mask::Geometry& geometry : sequences.geometry()) rows = std::max(rows, geometry.tokens * group);
@@ -37,12 +51,14 @@ bool is_narrow(const kernels::NarrowKernel& kernel, std::int64_t tokens, std::in
   return tokens * group <= (keys < kManyKeys ? kFewRows : kernel.good_rows);
 }
 
-Choice choose(const Sizes& sizes, DType q, DType kv) {
+Choice choose(const Sizes& sizes, DType q, DType kv, Storage storage) {
   Choice choice;
   choice.isa = base::active_isa();
   if (q == DType::kFloat64) return choice;
-  choice.wide = kernels::wide_kernel(choice.isa, q, kv);
-  choice.narrow = kernels::narrow_kernel(choice.isa, q, kv);
+  const bool is_int8 = storage == Storage::kInt8;
+  // The wide path meets integers as float32; kernels convert q and out row by row, so any type of q will do.
+  choice.wide = is_int8 ? kernels::wide_kernel(choice.isa, DType::kFloat32, DType::kFloat32) : kernels::wide_kernel(choice.isa, q, kv);
+  choice.narrow = is_int8 ? kernels::narrow_int8_kernel(choice.isa) : kernels::narrow_kernel(choice.isa, q, kv);
   if (choice.wide == nullptr || choice.narrow == nullptr) return choice;
   choice.path = is_narrow(*choice.narrow, sizes.q_tokens, sizes.group, sizes.kv_tokens) ? Path::kNarrow : Path::kWide;
   return choice;
@@ -51,7 +67,8 @@ Choice choose(const Sizes& sizes, DType q, DType kv) {
 Tensor make_out(const Arguments& a, const Sizes& s) { return Tensor::with_order_of(a.q.dtype(), out_shape(a, s), a.q.strides()); }
 
 void run_forward(const Arguments& arguments, const Sizes& sizes, const AttentionOutputs& outputs, const Sequences& sequences) {
-  const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype());
+  const Storage storage = arguments.rows != nullptr && arguments.rows->is_quantized() ? Storage::kInt8 : Storage::kTensor;
+  const Choice choice = choose(sizes, arguments.q.dtype(), arguments.k.dtype(), storage);
   if (choice.path == Path::kReference) return run_reference(arguments, sizes, outputs, sequences);
   Sequences narrow(sequences.count()), wide(sequences.count());
   for (std::size_t n = 0; n < sequences.geometry().size(); ++n) {
@@ -62,7 +79,8 @@ void run_forward(const Arguments& arguments, const Sizes& sizes, const Attention
   }
   if (wide.count() > 0) {
     const std::int32_t block_rows = rows_per_block(*choice.wide, longest_rows(wide, sizes.group));
-    run_wide(*choice.wide, KernelCall(arguments, sizes, outputs, wide, block_rows));
+    const Dequantized dense(arguments, storage);
+    run_wide(*choice.wide, KernelCall(dense.arguments, sizes, outputs, wide, block_rows));
   }
   if (narrow.count() > 0) run_narrow(*choice.narrow, KernelCall(arguments, sizes, outputs, narrow, kernels::kMostNarrowRows));
 }

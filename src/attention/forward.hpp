@@ -19,7 +19,9 @@ struct Choice {
 };
 /// By the sequence's own shape, so that its bits do not depend on its neighbours.
 [[nodiscard]] bool is_narrow(const kernels::NarrowKernel& kernel, std::int64_t tokens, std::int64_t group, std::int64_t keys);
-[[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv);
+/// Elements as tensors have them, or integers with scales, which no DType stands for.
+enum class Storage : std::uint8_t { kTensor, kInt8 };
+[[nodiscard]] Choice choose(const Sizes& sizes, DType q, DType kv, Storage storage = Storage::kTensor);
 /// Of a wide call whose longest sequence has so many packed rows: a sliver of a second block would keep a third of the registers busy.
 [[nodiscard]] std::int32_t rows_per_block(const kernels::WideKernel& kernel, std::int64_t longest_rows);
 

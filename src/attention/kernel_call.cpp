@@ -99,7 +99,7 @@ kernels::KvRows KernelCall::stored_rows(const Place& place, std::int64_t kv_head
   const kv::StoredSequence& sequence = rows.sequences[static_cast<std::size_t>(place.slice)];
   return {.segments = rows.segments.data() + sequence.first_segment,
           .segment_count = sequence.segment_count,
-          .dtype = rows.dtype,
+          .dtype = arguments_.k.dtype(),
           .k_dim_stride = rows.k_dim_stride,
           .v_dim_stride = rows.v_dim_stride,
           .k_head = kv_head * rows.k_head_stride,

@@ -42,6 +42,7 @@ std::string missing_x86(Isa isa) {
   need(__builtin_cpu_supports("avx512dq"), "avx512dq");
   need(__builtin_cpu_supports("avx512vl"), "avx512vl");
   if (isa == Isa::kAvx512) return missing;
+  need(__builtin_cpu_supports("avx512vnni"), "avx512vnni");
   need(__builtin_cpu_supports("avx512bf16"), "avx512bf16");
   return missing;
 }
@@ -128,6 +129,15 @@ std::string missing_for(Isa isa) {
   return missing_x86(isa);
 #else
   return "another architecture";
+#endif
+}
+
+bool has_vnni() noexcept {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
 #endif
 }
 

@@ -28,6 +28,9 @@ inline constexpr std::array<Isa, 5> kAllIsas = {Isa::kGeneric, Isa::kNeon, Isa::
 /// What HEED_ISA names; null where nobody chose. Read once.
 [[nodiscard]] const char* isa_wish() noexcept;
 
+/// Whether this CPU multiplies pairs of 16-bit integers and adds them in one instruction of AVX-512.
+[[nodiscard]] bool has_vnni() noexcept;
+
 /// The best ISA that runs here, or what HEED_ISA names; decided once. Throws InvalidArgument for a bad HEED_ISA, on every call.
 [[nodiscard]] HEED_API Isa active_isa();
 

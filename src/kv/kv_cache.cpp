@@ -13,7 +13,7 @@
 #include "base/message.hpp"
 #include "kv/checked_math.hpp"
 #include "kv/contiguous_layer.hpp"
-#include "kv/window_layer.hpp"
+#include "kv/paged_layer.hpp"
 
 namespace heed {
 namespace {
@@ -39,18 +39,21 @@ KvCacheConfig checked(KvCacheConfig config) {
   return config;
 }
 
-using Layer = std::variant<kv::ContiguousLayer, kv::WindowLayer>;
+using Layer = std::variant<kv::ContiguousLayer, kv::PagedLayer>;
 
 std::optional<std::int64_t> window_of(const KvCacheConfig& config, std::int64_t layer) {
   return config.window_tokens.empty() ? std::nullopt : config.window_tokens[static_cast<std::size_t>(layer)];
 }
 
+/// Integers lie in pages, as their kernels read them.
+bool is_paged(const KvCacheConfig& config, std::int64_t layer) { return config.format == KvFormat::kInt8 || window_of(config, layer); }
+
 std::vector<Layer> make_layers(const KvCacheConfig& config) {
   static_cast<void>(kv::product({config.layers, kv::ContiguousLayer::bytes(config)}));  // fails before anything is allocated
   std::vector<Layer> layers;
   for (std::int64_t l = 0; l < config.layers; ++l) {
-    if (const auto window = window_of(config, l)) {
-      layers.emplace_back(std::in_place_type<kv::WindowLayer>, config, *window);
+    if (is_paged(config, l)) {
+      layers.emplace_back(std::in_place_type<kv::PagedLayer>, config, window_of(config, l));
     } else {
       layers.emplace_back(std::in_place_type<kv::ContiguousLayer>, config);
     }
@@ -60,12 +63,13 @@ std::vector<Layer> make_layers(const KvCacheConfig& config) {
 
 }  // namespace
 
-const char* to_string(KvFormat format) noexcept { return to_string(kv::dtype_of(format)); }
+const char* to_string(KvFormat format) noexcept { return format == KvFormat::kInt8 ? "int8" : to_string(kv::dtype_of(format)); }
 
 struct KvCache::State {
   explicit State(const KvCacheConfig& wanted)
-      : config(checked(wanted)), bytes_per_token(kv::product({config.layers, config.kv_heads, kv::sum(config.head_dim, config.value_dim),
-                                                              size_bytes(kv::dtype_of(config.format))})),
+      : config(checked(wanted)),
+        bytes_per_token(
+            kv::product({config.layers, kv::PageLayout(config.format, config.kv_heads, config.head_dim, config.value_dim).token_bytes()})),
         layers(make_layers(config)), pending(layers.size(), 0) {}
 
   [[nodiscard]] std::int64_t stored(std::int64_t layer) const { return length + pending[static_cast<std::size_t>(layer)]; }
@@ -106,7 +110,7 @@ std::int64_t KvCache::length() const noexcept { return state_->length; }
 std::int64_t KvCache::earliest_length() const noexcept {
   std::int64_t earliest = 0;
   for (const Layer& layer : state_->layers) {
-    if (const auto* window = std::get_if<kv::WindowLayer>(&layer)) earliest = std::max(earliest, window->earliest_length());
+    if (const auto* paged = std::get_if<kv::PagedLayer>(&layer)) earliest = std::max(earliest, paged->earliest_length());
   }
   return earliest;
 }
@@ -118,8 +122,8 @@ std::int64_t KvCache::bytes_in_use() const noexcept {
   const std::int64_t token_bytes = s.bytes_per_token / s.config.layers * s.config.batch;
   std::int64_t bytes = 0;
   for (std::int64_t l = 0; l < s.config.layers; ++l) {
-    const auto* window = std::get_if<kv::WindowLayer>(&s.layers[static_cast<std::size_t>(l)]);
-    bytes += window != nullptr ? window->bytes_in_use() : s.stored(l) * token_bytes;
+    const auto* paged = std::get_if<kv::PagedLayer>(&s.layers[static_cast<std::size_t>(l)]);
+    bytes += paged != nullptr ? paged->bytes_in_use() : s.stored(l) * token_bytes;
   }
   return bytes;
 }
@@ -142,8 +146,8 @@ void KvCache::append(std::int64_t layer, const TensorView& k, const TensorView& 
   if (k.dtype() == DType::kFloat64) return append(layer, convert(k, dtype), v);
   if (v.dtype() == DType::kFloat64) return append(layer, k, convert(v, dtype));
   Layer& store = s.layers[static_cast<std::size_t>(layer)];
-  if (auto* window = std::get_if<kv::WindowLayer>(&store)) {
-    window->append(s.length, first, k, v);
+  if (auto* paged = std::get_if<kv::PagedLayer>(&store)) {
+    paged->append(s.length, first, k, v);
   } else {
     std::get<kv::ContiguousLayer>(store).append(first, k, v);
   }
@@ -176,7 +180,7 @@ void KvCache::truncate(std::int64_t length) {
   s.length = length;
   for (std::int64_t& tokens : s.pending) tokens = 0;
   for (Layer& layer : s.layers) {
-    if (auto* window = std::get_if<kv::WindowLayer>(&layer)) window->truncate(length);
+    if (auto* paged = std::get_if<kv::PagedLayer>(&layer)) paged->truncate(length);
   }
 }
 
@@ -185,7 +189,7 @@ KvView KvCache::layer(std::int64_t layer) const {
   s.check_layer("KvCache::layer", layer);
   const std::int64_t tokens = s.stored(layer);
   const Layer& store = s.layers[static_cast<std::size_t>(layer)];
-  if (const auto* window = std::get_if<kv::WindowLayer>(&store)) return KvView(window->view(tokens));
+  if (const auto* paged = std::get_if<kv::PagedLayer>(&store)) return KvView(paged->view(tokens));
   return std::get<kv::ContiguousLayer>(store).view(tokens);
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include <heed/tensor.hpp>
+#include <heed/kv_cache.hpp>
 
 #include "kernels/attention/forward.hpp"
 
@@ -21,18 +21,24 @@ struct StoredSequence {
 };
 
 struct StoredRows {
-  DType dtype = DType::kFloat32;
+  KvFormat format = KvFormat::kFloat32;
   std::int64_t kv_heads = 0, head_dim = 0, value_dim = 0;
-  std::int64_t k_head_stride = 0, v_head_stride = 0;  ///< elements
+  std::int64_t k_head_stride = 0, v_head_stride = 0;  ///< elements; of int8 pages bytes, of keys and values together
   std::int64_t k_dim_stride = 1, v_dim_stride = 1;
-  std::vector<kernels::KvSegment> segments;  ///< of KV head 0, all sequences behind each other
+  /// Of KV head 0, all sequences behind each other. Where the format is int8, each is a page, `k` says where, and the rest but `rows` is unused.
+  std::vector<kernels::KvSegment> segments;
   std::vector<StoredSequence> sequences;
-  TensorView k_memory = {}, v_memory = {};           ///< all that may be read, where it is the caller's
+  TensorView k_memory = {}, v_memory = {};          ///< all that may be read, where it is the caller's
   std::vector<std::shared_ptr<const void>> owners;  ///< of memory that must outlive the view
 
+  [[nodiscard]] bool is_quantized() const noexcept { return format == KvFormat::kInt8; }
   [[nodiscard]] std::int64_t longest() const noexcept;
   /// Ends the sequence at hand, whose segments were added since the last one.
   void end_sequence(std::int64_t first_key, std::int64_t keys);
 };
+
+/// Copies of all rows as tensors, [B, longest, Hkv, dim]; rows that a sequence does not have, or no longer, are 0.
+[[nodiscard]] Tensor copy_keys(const StoredRows& rows);
+[[nodiscard]] Tensor copy_values(const StoredRows& rows);
 
 }  // namespace heed::kv

@@ -130,7 +130,8 @@ TEST(PagedView, TellsAboutItself) {
 
 // Several sequences may begin with the same pages, and strides may be any.
 TEST(PagedView, SharedPagesAndAnyStrides) {
-  const Tensor k = random_normal({4, kHeads, 7, kDim}, DType::kFloat32, 1), v = random_normal({4, kHeads, 7, kValueDim}, DType::kFloat32, 2);
+  const Tensor k = random_normal({4, kHeads, 7, kDim}, DType::kFloat32, 1),
+               v = random_normal({4, kHeads, 7, kValueDim}, DType::kFloat32, 2);
   const TensorView k_pages = permute(k.view(), {0, 2, 1, 3}), v_pages = permute(v.view(), {0, 2, 1, 3});
   Tensor table(DType::kInt64, {2, 3}), lengths(DType::kInt32, {2});
   const std::int64_t pages[] = {2, 0, 1, 2, 0, 3};
@@ -161,8 +162,7 @@ TEST(PagedView, Errors) {
   EXPECT_EQ(made({}, v, table, lengths), "KvView::paged: k_pages: expected a tensor [P, page_size, Hkv, D], got none");
   EXPECT_EQ(made(slice(k.view(), 0, 0, 3), v, table, lengths),
             "KvView::paged: v_pages: expected 3 (as k_pages) on axis 0, got " + to_string(v.shape()));
-  EXPECT_EQ(made(k, convert(v, DType::kBFloat16), table, lengths),
-            "KvView::paged: v_pages: expected k_pages' type, float32, got bfloat16");
+  EXPECT_EQ(made(k, convert(v, DType::kBFloat16), table, lengths), "KvView::paged: v_pages: expected k_pages' type, float32, got bfloat16");
   EXPECT_EQ(made(convert(k, DType::kFloat64), v, table, lengths),
             "KvView::paged: k_pages: expected float32, bfloat16 or float16, got float64");
   EXPECT_EQ(made(k, v, k, lengths), "KvView::paged: block_table: expected int32 or int64, got float32");

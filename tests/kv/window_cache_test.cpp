@@ -148,7 +148,8 @@ TEST(WindowCache, GoesBackAStepAndNoFurtherThanItCan) {
     ASSERT_TRUE(same_bits(run_step(windowed, step, mask), run_step(full, step, mask)));
     ASSERT_LE(windowed.earliest_length(), before);
     if (n % 4 != 0) continue;
-    const std::int64_t back = windowed.earliest_length() + static_cast<std::int64_t>(random() % (windowed.length() - windowed.earliest_length() + 1));
+    const std::int64_t back =
+        windowed.earliest_length() + static_cast<std::int64_t>(random() % (windowed.length() - windowed.earliest_length() + 1));
     windowed.truncate(back);
     full.truncate(back);
   }

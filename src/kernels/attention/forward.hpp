@@ -124,5 +124,7 @@ struct NarrowKernel {
 /// The kernel of an ISA for these element types (q float32/bfloat16/float16; kv as wide or narrower), null when that ISA is not compiled in.
 [[nodiscard]] const WideKernel* wide_kernel(base::Isa isa, DType q, DType kv) noexcept;
 [[nodiscard]] const NarrowKernel* narrow_kernel(base::Isa isa, DType q, DType kv) noexcept;
+/// For keys and values of 8 bits: every segment is a page (int8_page.hpp), at most the last one not full, and KvRows::k_head is in bytes.
+[[nodiscard]] const NarrowKernel* narrow_int8_kernel(base::Isa isa) noexcept;
 
 }  // namespace heed::kernels

@@ -38,7 +38,6 @@ constexpr std::int32_t kGoodRows = kLanes == 16 ? 23 : 15, kGoodRows16Bit = kLan
 static constexpr NarrowKernel kNarrowFloat32 = {kGoodRows, decode::scratch_bytes, decode::run_piece<float>, decode::combine};
 static constexpr NarrowKernel kNarrowBFloat16 = {kGoodRows16Bit, decode::scratch_bytes, decode::run_piece<bfloat16>, decode::combine};
 static constexpr NarrowKernel kNarrowFloat16 = {kGoodRows16Bit, decode::scratch_bytes, decode::run_piece<float16>, decode::combine};
-
 // q and out are converted row by row, so that a kernel depends on the type of k and v only.
 extern const NarrowKernels narrow_kernels = {{{&kNarrowFloat32, &kNarrowBFloat16, &kNarrowFloat16},
                                               {nullptr, &kNarrowBFloat16, &kNarrowFloat16},

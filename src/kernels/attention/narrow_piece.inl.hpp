@@ -126,7 +126,7 @@ static int find_rows(const KvRows& kv, std::int64_t width, std::int64_t first, s
 }
 
 /// Writes the row of every key of the piece; behind its values the keys of the next piece, which the prefetches run into.
-static void locate_keys(const ForwardProblem& problem, std::int64_t width, Piece& p) {
+[[maybe_unused]] static void locate_keys(const ForwardProblem& problem, std::int64_t width, Piece& p) {
   find_rows(problem.kv, width, p.first_key, p.keys, p.k, p.v);
   for (int key = p.keys; key < p.chunk_keys; ++key) {
     p.k[key] = p.k[p.keys - 1];
@@ -191,7 +191,7 @@ static void pack_queries_of(const ForwardProblem& problem, const Piece& p, Vec f
   }
 }
 
-static void deinterleave_rows(float* rows, std::int64_t stride, int count, std::int64_t dim) {
+[[maybe_unused]] static void deinterleave_rows(float* rows, std::int64_t stride, int count, std::int64_t dim) {
   for (int r = 0; r < count; ++r) {
     for (float* at = rows + r * stride; at + kPair <= rows + r * stride + dim; at += kPair) {
       Vec a = loadu(at), b = loadu(at + kLanes);
@@ -201,7 +201,7 @@ static void deinterleave_rows(float* rows, std::int64_t stride, int count, std::
     }
   }
 }
-static void interleave_rows(float* rows, std::int64_t stride, int count, std::int64_t dim) {
+[[maybe_unused]] static void interleave_rows(float* rows, std::int64_t stride, int count, std::int64_t dim) {
   for (int r = 0; r < count; ++r) {
     for (float* at = rows + r * stride; at + kPair <= rows + r * stride + dim; at += kPair) {
       Vec a = loadu(at), b = loadu(at + kLanes);

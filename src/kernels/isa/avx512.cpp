@@ -19,6 +19,7 @@ namespace heed::kernels::avx512 {
 #include "kernels/simd/scalar.inl.hpp"
 #include "kernels/simd/avx512.inl.hpp"
 #include "kernels/simd/avx512_fold.inl.hpp"
+#include "kernels/simd/avx512_pairs.inl.hpp"
 #include "kernels/simd/math.inl.hpp"
 #include "kernels/simd/quantized.inl.hpp"
 #include "kernels/simd/bf16dot_none.inl.hpp"

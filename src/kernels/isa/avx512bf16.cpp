@@ -8,10 +8,11 @@
 #include <immintrin.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
 #endif
 #endif
 
@@ -19,6 +20,7 @@ namespace heed::kernels::avx512bf16 {
 #include "kernels/simd/scalar.inl.hpp"
 #include "kernels/simd/avx512.inl.hpp"
 #include "kernels/simd/avx512_fold.inl.hpp"
+#include "kernels/simd/avx512_vnni.inl.hpp"
 #include "kernels/simd/math.inl.hpp"
 #include "kernels/simd/quantized.inl.hpp"
 #include "kernels/simd/avx512_bf16dot.inl.hpp"

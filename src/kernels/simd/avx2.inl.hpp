@@ -40,6 +40,15 @@ HEED_INLINE __m128i load_16_bytes(const void* p) { return _mm_loadu_si128(static
 /// kLanes bytes, widened.
 HEED_INLINE IVec iload_bytes(const std::uint8_t* p) { return _mm256_cvtepu8_epi32(load_8_bytes(p)); }
 HEED_INLINE IVec iload_bytes(const std::int8_t* p) { return _mm256_cvtepi8_epi32(load_8_bytes(p)); }
+/// 2 kLanes signed bytes as pairs of 16 bits.
+HEED_INLINE IVec load_pairs(const std::int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+/// sum + a.low * b.low + a.high * b.high, of signed 16-bit halves.
+HEED_INLINE IVec dot_pairs(IVec sum, IVec a, IVec b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+/// Lanes that fit 16 bits.
+HEED_INLINE void store_int16(std::int16_t* p, IVec a) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, a), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
 
 HEED_INLINE IVec low_mask(int n) { return _mm256_cmpgt_epi32(iset1(n), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0)); }
 HEED_INLINE Vec load(const float* p) { return _mm256_load_ps(p); }

@@ -88,6 +88,10 @@ HEED_INLINE __m256i load_32_bytes(const void* p) { return _mm256_loadu_si256(sta
 /// kLanes bytes, widened.
 HEED_INLINE IVec iload_bytes(const std::uint8_t* p) { return _mm512_cvtepu8_epi32(load_16_bytes(p)); }
 HEED_INLINE IVec iload_bytes(const std::int8_t* p) { return _mm512_cvtepi8_epi32(load_16_bytes(p)); }
+/// 2 kLanes signed bytes as pairs of 16 bits.
+HEED_INLINE IVec load_pairs(const std::int8_t* p) { return _mm512_cvtepi8_epi16(load_32_bytes(p)); }
+/// Lanes that fit 16 bits.
+HEED_INLINE void store_int16(std::int16_t* p, IVec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a)); }
 HEED_INLINE Vec loadu(const std::uint8_t* p) { return to_float(iload_bytes(p)); }
 HEED_INLINE Vec loadu(const std::int8_t* p) { return to_float(iload_bytes(p)); }
 

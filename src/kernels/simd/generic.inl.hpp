@@ -72,6 +72,23 @@ HEED_INLINE void istore(void* p, IVec a) { __builtin_memcpy(p, &a, sizeof a); }
 /// kLanes bytes, widened.
 HEED_INLINE IVec iload_bytes(const std::uint8_t* p) { return IVec{p[0], p[1], p[2], p[3]}; }
 HEED_INLINE IVec iload_bytes(const std::int8_t* p) { return IVec{p[0], p[1], p[2], p[3]}; }
+HEED_INLINE std::int32_t join_pair(std::int16_t low, std::int16_t high) {
+  return (std::int32_t)((std::uint32_t)(std::uint16_t)high << 16 | (std::uint16_t)low);
+}
+/// 2 kLanes signed bytes as pairs of 16 bits.
+HEED_INLINE IVec load_pairs(const std::int8_t* p) {
+  return IVec{join_pair(p[0], p[1]), join_pair(p[2], p[3]), join_pair(p[4], p[5]), join_pair(p[6], p[7])};
+}
+/// sum + a.low * b.low + a.high * b.high, of signed 16-bit halves.
+HEED_INLINE IVec dot_pairs(IVec sum, IVec a, IVec b) {
+  const UVec low = (UVec)((IVec)((UVec)a << 16) >> 16) * (UVec)((IVec)((UVec)b << 16) >> 16);
+  const UVec high = (UVec)(a >> 16) * (UVec)(b >> 16);
+  return (IVec)((UVec)sum + low + high);
+}
+/// Lanes that fit 16 bits.
+HEED_INLINE void store_int16(std::int16_t* p, IVec a) {
+  for (int i = 0; i < 4; ++i) p[i] = (std::int16_t)a[i];
+}
 HEED_INLINE Vec loadu(const std::uint8_t* p) { return to_float(iload_bytes(p)); }
 HEED_INLINE Vec loadu(const std::int8_t* p) { return to_float(iload_bytes(p)); }
 

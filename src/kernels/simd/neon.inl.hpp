@@ -81,6 +81,15 @@ HEED_INLINE IVec odd_lanes(IVec a) { return vreinterpretq_s32_u64(vshrq_n_u64(vr
 /// Even lanes of `even`, and those of `odd` moved to the odd places behind them.
 HEED_INLINE IVec join_lanes(IVec even, IVec odd) { return vtrn1q_s32(even, odd); }
 HEED_INLINE Vec as_float(IVec a) { return vreinterpretq_f32_s32(a); }
+/// 2 kLanes signed bytes as pairs of 16 bits.
+HEED_INLINE IVec load_pairs(const std::int8_t* p) { return vreinterpretq_s32_s16(vmovl_s8(vld1_s8(p))); }
+/// sum + a.low * b.low + a.high * b.high, of signed 16-bit halves.
+HEED_INLINE IVec dot_pairs(IVec sum, IVec a, IVec b) {
+  const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+  return vaddq_s32(sum, vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)));
+}
+/// Lanes that fit 16 bits.
+HEED_INLINE void store_int16(std::int16_t* p, IVec a) { vst1_s16(p, vmovn_s32(a)); }
 HEED_INLINE IVec as_int(Vec a) { return vreinterpretq_s32_f32(a); }
 HEED_INLINE Vec to_float(IVec a) { return vcvtq_f32_s32(a); }
 HEED_INLINE IVec to_int(Vec a) { return vcvtnq_s32_f32(a); }  // nearest even

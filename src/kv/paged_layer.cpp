@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kv/window_layer.hpp"
+#include "kv/paged_layer.hpp"
 
 #include <algorithm>
 #include <new>
@@ -22,11 +22,11 @@ std::int64_t page_count(std::int64_t tokens) { return tokens / kPageTokens + (to
 
 }  // namespace
 
-WindowLayer::WindowLayer(const KvCacheConfig& c, std::int64_t window_tokens)
+PagedLayer::PagedLayer(const KvCacheConfig& c, std::optional<std::int64_t> window_tokens)
     : layout_(c.format, product({c.batch, c.kv_heads}), c.head_dim, c.value_dim), batch_(c.batch), heads_(c.kv_heads),
       window_(window_tokens) {}
 
-void WindowLayer::append(std::int64_t step, std::int64_t first, const TensorView& k, const TensorView& v) {
+void PagedLayer::append(std::int64_t step, std::int64_t first, const TensorView& k, const TensorView& v) {
   const std::int64_t tokens = k.size(1);
   const std::int64_t end_page = page_count(first + tokens);
   while (first_page_ + static_cast<std::int64_t>(pages_.size()) < end_page) pages_.push_back(new_page(layout_.bytes()));
@@ -40,12 +40,13 @@ void WindowLayer::append(std::int64_t step, std::int64_t first, const TensorView
       done += count;
     }
   });
+  if (!window_) return;
   // A query at `step` sees keys from step - window + 1 on.
-  const std::int64_t needed = std::max<std::int64_t>(0, step - window_ + 1) / kPageTokens;
+  const std::int64_t needed = std::max<std::int64_t>(0, step - *window_ + 1) / kPageTokens;
   for (; first_page_ < needed && pages_.size() > 1; ++first_page_) pages_.pop_front();
 }
 
-void WindowLayer::truncate(std::int64_t length) {
+void PagedLayer::truncate(std::int64_t length) {
   if (length == 0) {
     pages_.clear();
     first_page_ = 0;
@@ -53,21 +54,14 @@ void WindowLayer::truncate(std::int64_t length) {
   while (first_page_ + static_cast<std::int64_t>(pages_.size()) > std::max(first_page_, page_count(length))) pages_.pop_back();
 }
 
-std::shared_ptr<const StoredRows> WindowLayer::view(std::int64_t tokens) const {
-  auto rows = std::make_shared<StoredRows>();
-  rows->dtype = layout_.dtype();
-  rows->kv_heads = heads_;
-  rows->head_dim = layout_.head_dim();
-  rows->value_dim = layout_.value_dim();
-  rows->k_head_stride = rows->v_head_stride = layout_.head_elements();
+std::shared_ptr<const StoredRows> PagedLayer::view(std::int64_t tokens) const {
+  auto rows = std::make_shared<StoredRows>(layout_.describe(heads_));
   for (std::int64_t b = 0; b < batch_; ++b) {
-    const auto add = [&](std::byte* page, std::int64_t k_stride, std::int64_t v_stride, std::int64_t count) {
-      rows->segments.push_back({layout_.keys(page, b * heads_), layout_.values(page, b * heads_), k_stride, v_stride, count});
-    };
-    if (first_page_ > 0 && !pages_.empty()) add(pages_.front().get(), 0, 0, first_key());
+    const std::int64_t head = b * heads_;
+    if (first_page_ > 0) rows->segments.push_back(layout_.stand_in(pages_.front().get(), head, first_key()));
     for (std::int64_t at = first_key(); at < tokens; at += kPageTokens) {
-      add(pages_[static_cast<std::size_t>(at / kPageTokens - first_page_)].get(), layout_.head_dim(), layout_.value_dim(),
-          std::min(kPageTokens, tokens - at));
+      const std::byte* page = pages_[static_cast<std::size_t>(at / kPageTokens - first_page_)].get();
+      rows->segments.push_back(layout_.segment(page, head, std::min(kPageTokens, tokens - at)));
     }
     rows->end_sequence(first_key(), tokens);
   }
