@@ -4,8 +4,8 @@
 
 #include <heed/error.hpp>
 
-#include "model.hpp"
 #include "property.hpp"
+#include "random_model.hpp"
 
 namespace heed::test {
 namespace {
