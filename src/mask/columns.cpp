@@ -34,9 +34,7 @@ class Columns final : public MaskNode {
     out += "columns";
     mask::append_numbers(out, positions_);
   }
-  void append_description(std::string& out) const override {
-    out.append("the key is at position ").append(mask::listed(positions_, "or"));
-  }
+  void append_description(std::string& out) const override { out.append("the key is at position ").append(mask::listed(positions_, "or")); }
   bool equals(const MaskNode& other) const noexcept override { return positions_ == static_cast<const Columns&>(other).positions_; }
 
  private:

@@ -56,7 +56,8 @@ MaskCall fitted(const char* function, const Mask& mask, std::int64_t q_tokens, s
   return call;
 }
 
-TileStatistics tile_statistics(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, const MaskCall& given) {
+TileStatistics tile_statistics(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens,
+                               const MaskCall& given) {
   const MaskCall call = fitted(function, mask, q_tokens, k_tokens, given);
   const bool each_batch = mask.node().traits().uses_batch;
   const std::int64_t row_blocks = (q_tokens + kTileRows - 1) / kTileRows;

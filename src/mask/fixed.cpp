@@ -67,9 +67,7 @@ class Fixed final : public MaskNode {
  private:
   std::int64_t group_of(std::int64_t head) const noexcept { return floor_modulo(head, pattern_.rotation); }
   /// In [0, stride).
-  std::int64_t vertical_begin(std::int64_t head) const noexcept {
-    return pattern_.stride - pattern_.vertical * (group_of(head) + 1);
-  }
+  std::int64_t vertical_begin(std::int64_t head) const noexcept { return pattern_.stride - pattern_.vertical * (group_of(head) + 1); }
 
   /// Place of a key in the group of its block, or outside of [0, vertical).
   std::int64_t place(std::int64_t head, std::int64_t key) const noexcept {

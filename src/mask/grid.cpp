@@ -172,7 +172,8 @@ class Grid final : public MaskNode {
     const Range rows = {std::max<std::int64_t>(tile.first_position(), 0), std::min(tile.last_position(), size_ - 1)};
     const Range keys = {std::max<std::int64_t>(tile.key_begin, 0), std::min(tile.key_end, size_) - 1};
     if (rows.first > rows.last || keys.first > keys.last) return Coverage::kNone;
-    const bool inside = rows.last - rows.first + 1 == tile.index_end - tile.index_begin && keys.last - keys.first + 1 == tile.key_end - tile.key_begin;
+    const bool inside =
+        rows.last - rows.first + 1 == tile.index_end - tile.index_begin && keys.last - keys.first + 1 == tile.key_end - tile.key_begin;
     const Coverage coverage = cover(Boxes(grid_, rows.first, rows.last), Boxes(grid_, keys.first, keys.last));
     return coverage == Coverage::kFull && !inside ? Coverage::kMixed : coverage;
   }

@@ -17,8 +17,7 @@ using mask::Tile;
 
 class InBlocks final : public MaskNode {
  public:
-  InBlocks(const mask::Traits& traits, std::int64_t block, NodePointer inner)
-      : MaskNode(traits), block_(block), inner_(std::move(inner)) {}
+  InBlocks(const mask::Traits& traits, std::int64_t block, NodePointer inner) : MaskNode(traits), block_(block), inner_(std::move(inner)) {}
 
   Coverage classify(const Tile& tile) const noexcept override {
     return inner_->classify({.batch = tile.batch,

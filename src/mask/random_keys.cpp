@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <span>
 
 #include "mask/node.hpp"
 #include "mask/numbers.hpp"
@@ -86,10 +87,36 @@ class Permutation {
   std::array<std::uint64_t, kRounds> round_keys_{};
 };
 
+/// The keys that one query draws, in rising order. A plan asks for the same few queries at one range of keys after the other, so each thread keeps the
+/// draws that it made last.
+struct Draw {
+  static constexpr std::int64_t kMost = 64;
+
+  std::uint64_t key = 0;
+  std::int64_t n = 0;
+  std::int64_t count = 0;  ///< 0: nothing yet
+  std::array<std::int64_t, kMost> keys{};
+
+  [[nodiscard]] std::span<const std::int64_t> sorted() const noexcept { return {keys.data(), static_cast<std::size_t>(count)}; }
+};
+
+/// `count` of n keys; count <= Draw::kMost and < n. Neighbours in `place_kept` do not displace each other.
+const Draw& draw(std::uint64_t key, std::int64_t n, std::int64_t count, std::uint64_t place_kept) noexcept {
+  thread_local std::array<Draw, 64> kept;  // as many as a row block has rows
+  Draw& slot = kept[place_kept % kept.size()];
+  if (slot.key == key && slot.n == n && slot.count == count) return slot;
+  slot.key = key;
+  slot.n = n;
+  slot.count = count;
+  const Permutation permutation(key, n);
+  for (std::int64_t place = 0; place < count; ++place) slot.keys[static_cast<std::size_t>(place)] = permutation.number(place);
+  std::sort(slot.keys.begin(), slot.keys.begin() + count);
+  return slot;
+}
+
 class RandomKeys final : public MaskNode {
  public:
-  explicit RandomKeys(const RandomKeysPattern& pattern)
-      : MaskNode({.uses_head = pattern.heads == RandomHeads::kEach}), pattern_(pattern) {}
+  explicit RandomKeys(const RandomKeysPattern& pattern) : MaskNode({.uses_head = pattern.heads == RandomHeads::kEach}), pattern_(pattern) {}
 
   Coverage classify(const Tile& tile) const noexcept override {
     constexpr std::int64_t kMostLooks = 4096;  // beyond it "perhaps" will do
@@ -97,7 +124,7 @@ class RandomKeys final : public MaskNode {
     std::int64_t looks = 0;
     bool any = false, missing = false;
     for (std::int64_t p = tile.first_position(); p <= tile.last_position() && !(any && missing); ++p) {
-      looks += 1 + std::min(width, pattern_.per_row);
+      looks += pattern_.per_row <= Draw::kMost ? 1 : std::min(width, kMostLooks) + 1;
       if (looks > kMostLooks) return Coverage::kMixed;
       const std::int64_t seen = count(tile.head, p, tile.key_begin, tile.key_end);
       any = any || seen > 0;
@@ -110,15 +137,14 @@ class RandomKeys final : public MaskNode {
   std::uint64_t bits(const Row& row, std::int64_t key_begin, int keys) const noexcept override {
     const std::int64_t n = choices(row.position);
     if (pattern_.per_row >= n) return mask::bits_of_range(0, n, key_begin, keys);
-    const Permutation permutation(key_of(row.head, row.position), n);
     std::uint64_t result = 0;
-    if (pattern_.per_row <= keys) {
-      for (std::int64_t place = 0; place < pattern_.per_row; ++place) {
-        const std::int64_t at = mask::difference(permutation.number(place), key_begin);
-        if (at >= 0 && at < keys) result |= std::uint64_t{1} << at;
-      }
+    if (pattern_.per_row <= Draw::kMost) {
+      const auto keys_drawn = drawn(row.head, row.position, n);
+      auto next = std::lower_bound(keys_drawn.begin(), keys_drawn.end(), key_begin);
+      for (; next != keys_drawn.end() && *next - key_begin < keys; ++next) result |= std::uint64_t{1} << (*next - key_begin);
       return result;
     }
+    const Permutation permutation(key_of(row.head, row.position), n);
     for (int k = 0; k < keys; ++k) {
       const std::int64_t key = key_begin + k;
       if (key >= 0 && key < n && permutation.place(key) < pattern_.per_row) result |= std::uint64_t{1} << k;
@@ -149,6 +175,11 @@ class RandomKeys final : public MaskNode {
     const std::uint64_t each = pattern_.heads == RandomHeads::kEach ? 1 + static_cast<std::uint64_t>(head) : 0;
     return mixed(mixed(mixed(pattern_.seed) ^ each) ^ static_cast<std::uint64_t>(position));
   }
+  std::span<const std::int64_t> drawn(std::int64_t head, std::int64_t position, std::int64_t n) const noexcept {
+    // A row block may hold the heads of a group token by token.
+    const std::uint64_t place = static_cast<std::uint64_t>(position) + 16 * static_cast<std::uint64_t>(head);
+    return draw(key_of(head, position), n, pattern_.per_row, place).sorted();
+  }
   /// Keys of [begin, end) that a query sees.
   std::int64_t count(std::int64_t head, std::int64_t position, std::int64_t begin, std::int64_t end) const noexcept {
     const std::int64_t n = choices(position);
@@ -156,15 +187,12 @@ class RandomKeys final : public MaskNode {
     end = std::min(end, n);
     if (begin >= end) return 0;
     if (pattern_.per_row >= n) return end - begin;
+    if (pattern_.per_row <= Draw::kMost) {
+      const auto keys_drawn = drawn(head, position, n);
+      return std::lower_bound(keys_drawn.begin(), keys_drawn.end(), end) - std::lower_bound(keys_drawn.begin(), keys_drawn.end(), begin);
+    }
     const Permutation permutation(key_of(head, position), n);
     std::int64_t result = 0;
-    if (pattern_.per_row <= end - begin) {
-      for (std::int64_t place = 0; place < pattern_.per_row; ++place) {
-        const std::int64_t key = permutation.number(place);
-        result += key >= begin && key < end ? 1 : 0;
-      }
-      return result;
-    }
     for (std::int64_t key = begin; key < end; ++key) result += permutation.place(key) < pattern_.per_row ? 1 : 0;
     return result;
   }

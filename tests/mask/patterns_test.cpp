@@ -54,6 +54,9 @@ TEST(Patterns, CompileToTheirPredicatesAcrossTiles) {
   for (const Model& model : every_pattern()) {
     ASSERT_EQ(compare_plans(model, {{{100, 300, 200}, {100, 300, 20}, {70, 130, -50}}, 1, 2, 48}), "");
   }
+  // More than are kept as a list.
+  const Model many = random_blocks_model({.block = 2, .per_row = 70, .columns = 100, .seed = 4});
+  ASSERT_EQ(compare_plans(many, {{{40, 220, 50}}, 1, 2, 48}), "");
 }
 
 /// Counts of visible elements above and left of each corner, so that any tile's is four of them.
@@ -69,7 +72,8 @@ class Counts {
     }
   }
   [[nodiscard]] Coverage cover(const Tile& t) const {
-    const int seen = at(t.index_end, t.key_end) - at(t.index_begin, t.key_end) - at(t.index_end, t.key_begin) + at(t.index_begin, t.key_begin);
+    const int seen =
+        at(t.index_end, t.key_end) - at(t.index_begin, t.key_end) - at(t.index_end, t.key_begin) + at(t.index_begin, t.key_begin);
     if (seen == 0) return Coverage::kNone;
     return seen == (t.index_end - t.index_begin) * (t.key_end - t.key_begin) ? Coverage::kFull : Coverage::kMixed;
   }
@@ -98,8 +102,8 @@ void check_every_tile(const Model& model, std::int64_t head, std::int64_t offset
           const Coverage said = model.mask.node().classify(tile);
           if (said == Coverage::kMixed && !exact) continue;
           ASSERT_EQ(said, counts.cover(tile)) << model.mask.to_string() << " h " << head << " i [" << tile.index_begin << ", "
-                                              << tile.index_end << ") offset " << offset << " j [" << tile.key_begin << ", "
-                                              << tile.key_end << ")";
+                                              << tile.index_end << ") offset " << offset << " j [" << tile.key_begin << ", " << tile.key_end
+                                              << ")";
         }
       }
     }
@@ -116,7 +120,9 @@ TEST(Patterns, ClassifyEverySmallTile) {
 
 /// The tiles that a pattern is made of, when the numbers are the kernel's own: no bit of them is looked at.
 TEST(Patterns, NaturalTilesAreFullOrEmpty) {
-  const std::vector<Mask> masks = {Mask::chunked(192), Mask::in_blocks(192, Mask::window(1, 1)), Mask::in_blocks(64, Mask::columns({})),
+  const std::vector<Mask> masks = {Mask::chunked(192),
+                                   Mask::in_blocks(192, Mask::window(1, 1)),
+                                   Mask::in_blocks(64, Mask::columns({})),
                                    Mask::shifted_window({.grid = {1536}, .window = {192}}),
                                    Mask::shifted_window({.grid = {8, 192}, .window = {2, 192}}),
                                    Mask::fixed({.stride = 192, .vertical = 64}),
@@ -160,17 +166,32 @@ TEST(Patterns, HeadsDifferWhereTheyAreToldTo) {
 TEST(Patterns, SizesBeyondReason) {
   const std::vector<std::int64_t> ends = {0, kMost};
   const std::vector<Mask> masks = {
-      Mask::dilated(kMost, 1), Mask::dilated(kMost, kMost), Mask::dilated(1, kMost), Mask::strided(kMost), Mask::chunked(kMost),
-      Mask::fixed({.stride = kMost, .vertical = kMost}), Mask::fixed({.stride = kMost, .vertical = 1, .rotation = kMost}),
-      Mask::fixed({.stride = kMost, .vertical = kMost / 3, .rotation = 3}), Mask::columns(ends), Mask::diagonals(ends), Mask::axial({kMost}),
-      Mask::axial({1 << 30, 1 << 30, 2}), Mask::neighborhood({.grid = {kMost}, .window = {kMost}}),
+      Mask::dilated(kMost, 1),
+      Mask::dilated(kMost, kMost),
+      Mask::dilated(1, kMost),
+      Mask::strided(kMost),
+      Mask::chunked(kMost),
+      Mask::fixed({.stride = kMost, .vertical = kMost}),
+      Mask::fixed({.stride = kMost, .vertical = 1, .rotation = kMost}),
+      Mask::fixed({.stride = kMost, .vertical = kMost / 3, .rotation = 3}),
+      Mask::columns(ends),
+      Mask::diagonals(ends),
+      Mask::axial({kMost}),
+      Mask::axial({1 << 30, 1 << 30, 2}),
+      Mask::neighborhood({.grid = {kMost}, .window = {kMost}}),
       Mask::neighborhood({.grid = {kMost}, .window = {3}, .dilation = {kMost / 3}}),
       Mask::neighborhood({.grid = {1 << 30, 1 << 30}, .window = {1 << 15, 1 << 15}, .dilation = {1 << 15, 1 << 15}}),
-      Mask::shifted_window({.grid = {kMost}, .window = {kMost}, .shift = {kMost - 1}}), Mask::in_blocks(kMost, Mask::causal()),
+      Mask::shifted_window({.grid = {kMost}, .window = {kMost}, .shift = {kMost - 1}}),
+      Mask::in_blocks(kMost, Mask::causal()),
       Mask::random_blocks({.block = kMost, .per_row = kMost, .columns = kMost}),
-      Mask::random_blocks({.block = 1, .per_row = kMost, .columns = kMost}), Mask::random_blocks({.block = 1, .per_row = 2, .columns = kMost}),
-      Mask::random_blocks({.block = 1, .per_row = kMost / 4}), Mask::random_blocks({.per_row = 0}), Mask::random_blocks({.columns = 0}),
-      Mask::tree(std::vector<std::optional<std::int64_t>>(70)), Mask::sinks_and_window(kMost, kMost), Mask::longformer(kMost, ends),
+      Mask::random_blocks({.block = 1, .per_row = kMost, .columns = kMost}),
+      Mask::random_blocks({.block = 1, .per_row = 2, .columns = kMost}),
+      Mask::random_blocks({.block = 1, .per_row = kMost / 4}),
+      Mask::random_blocks({.per_row = 0}),
+      Mask::random_blocks({.columns = 0}),
+      Mask::tree(std::vector<std::optional<std::int64_t>>(70)),
+      Mask::sinks_and_window(kMost, kMost),
+      Mask::longformer(kMost, ends),
       Mask::big_bird({.block = kMost, .window_blocks = kMost, .columns = kMost})};
   constexpr std::int64_t kFar = std::int64_t{1} << 61;
   for (const Mask& mask : masks) {
@@ -208,7 +229,8 @@ TEST(Patterns, RandomBlocksAreAsManyAndAsSpreadAsTheyShouldBe) {
     // A count's standard deviation is at most the root of what is expected; 5 of them are met by none of 286 pairs in 9999 of 10 000 seeds.
     const double expected = kRows / pairs;
     for (const auto& [drawn, count] : seen) {
-      EXPECT_NEAR(static_cast<double>(count), expected, 5 * std::sqrt(expected)) << columns << ": " << *drawn.begin() << " " << *drawn.rbegin();
+      EXPECT_NEAR(static_cast<double>(count), expected, 5 * std::sqrt(expected))
+          << columns << ": " << *drawn.begin() << " " << *drawn.rbegin();
     }
   }
 }
@@ -274,8 +296,9 @@ TEST(Patterns, AreDescribed) {
   EXPECT_EQ((~Mask::columns(list)).describe(), "A query sees a key when not (the key is at position 0, 5 or 9).");
   EXPECT_EQ(Mask::per_head({Mask::causal(), Mask::strided(2), Mask::causal()}).describe(),
             "A query sees a key when (in heads 0 and 2: the key is not after the query; in head 1: their distance is a multiple of 2).");
-  EXPECT_EQ(Mask::in_blocks(64, Mask::window(1, kUnbounded)).describe(),
-            "A query sees a key when counted in blocks of 64 tokens (the key lies at most 1 before and at most any distance after the query).");
+  EXPECT_EQ(
+      Mask::in_blocks(64, Mask::window(1, kUnbounded)).describe(),
+      "A query sees a key when counted in blocks of 64 tokens (the key lies at most 1 before and at most any distance after the query).");
   std::vector<std::int64_t> many(20);
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<std::int64_t>(i);
   EXPECT_EQ(Mask::diagonals(many).describe(), "A query sees a key when the key lies 0, 1, 2, 3, 4, 5, 6, 7 or 12 more before the query.");
@@ -305,7 +328,9 @@ TEST(PatternErrors, NameTheArgument) {
   EXPECT_EQ(error_of([] { return Mask::axial({}); }), "Mask::axial: grid: expected 1 to 6 axes, got none");
   EXPECT_EQ(error_of([] { return Mask::axial({3, 0}); }), "Mask::axial: grid: expected at least 1, got 0");
   EXPECT_THROW(static_cast<void>(Mask::axial({kMost, 2})), InvalidArgument);
-  EXPECT_EQ(error_of([] { return Mask::neighborhood({.grid = {8, 8}, .window = {3}}); }),
+  EXPECT_EQ(error_of([] {
+              return Mask::neighborhood({.grid = {8, 8}, .window = {3}});
+            }),
             "Mask::neighborhood: window: expected a number for each axis of the grid [8, 8], got [3]");
   EXPECT_EQ(error_of([] { return Mask::neighborhood({.grid = {8}, .window = {9}}); }),
             "Mask::neighborhood: window: expected 1 to 8, got 9");
