@@ -123,7 +123,7 @@ class HEED_API Mask {
   /// `side` keys to each side of the query's own, `dilation` apart: |p - j| <= side * dilation and (p - j) mod dilation = 0.
   /// (Longformer's dilated window, arXiv 2004.05150. attention-gym's `window` is side * dilation.) side >= 0, dilation >= 1.
   static Mask dilated(std::int64_t side, std::int64_t dilation);
-  /// (p - j) mod stride = 0 (Sparse Transformer, arXiv 1904.10509, section 4.2: one head sees this, another the last `stride` tokens;
+  /// (p - j) mod stride = 0 (Sparse Transformer, arXiv 1904.10509, section 4.3: one head sees this, another the last `stride` tokens;
   /// both at once: `causal() & (sliding_window(s) | strided(s))`). stride >= 1.
   static Mask strided(std::int64_t stride);
   /// floor(p / stride) = floor(j / stride), or j mod stride in [stride - (r + 1) * vertical, stride - r * vertical) with
