@@ -57,7 +57,7 @@ enum class RandomHeads : std::uint8_t { kAlike, kEach };
 struct RandomBlocksPattern {
   std::int64_t block = 64;   ///< tokens of a block
   std::int64_t per_row = 3;  ///< key blocks drawn for each query block
-  /// Key blocks to draw from: the first `columns`. Not given: query block R draws from the R + 1 blocks up to its own, as causal models need.
+  /// Key blocks to draw from: the first `columns`. Not given: query block R draws from the R + 1 blocks up to its own, for causal models.
   std::optional<std::int64_t> columns = {};
   std::uint64_t seed = 0;
   RandomHeads heads = RandomHeads::kAlike;
@@ -134,17 +134,19 @@ class HEED_API Mask {
   /// Both on the grid, row-major, and their coordinates differ along at most one axis (arXiv 1912.12180). 1 to 6 axes; tokens beyond the
   /// grid see nothing and are not seen.
   static Mask axial(const Shape& grid);
-  /// Both on the grid, and along each axis of n tokens, with x of the query and y of the key: y in [s, s + w), s = clamp(x - floor(w / 2), 0, n - w):
-  /// windows are pushed inside at the borders, so that everybody sees as many keys (NATTEN, arXiv 2204.07143). With a dilation d, the same
-  /// among the tokens x mod d = y mod d (arXiv 2209.15001).
+  /// Both on the grid, and along each axis (n tokens, window w, x of the query, y of the key)
+  ///   s <= y < s + w     s = clamp(x - floor(w / 2), 0, n - w)
+  /// so that windows are pushed inside at the borders and everybody sees as many keys (NATTEN, arXiv 2204.07143). With a dilation d the
+  /// same among the tokens with y mod d = x mod d (arXiv 2209.15001).
   static Mask neighborhood(const NeighborhoodPattern& pattern);
-  /// Both on the grid, and along each axis ceil((x - shift + 1) / window) = ceil((y - shift + 1) / window): windows that start at the shift. What Swin's
-  /// cyclic shift wraps around is masked apart (arXiv 2103.14030, section 3.2).
+  /// Both on the grid, and along each axis floor((x - shift) / window) = floor((y - shift) / window): windows start at the shift. What
+  /// Swin's cyclic shift wraps around is masked apart (arXiv 2103.14030, section 3.2).
   static Mask shifted_window(const ShiftedWindowPattern& pattern);
-  /// mask at (floor(p / block), floor(j / block)): any pattern at the scale of blocks. Masks by query index see the block's number. block >= 1.
+  /// mask at (floor(p / block), floor(j / block)): any pattern at the scale of blocks. Masks that go by query index (tree, from_tensor) get
+  /// the query block's number. block >= 1.
   static Mask in_blocks(std::int64_t block, const Mask& mask);
-  /// Each query block sees `per_row` different key blocks, drawn by a hash of seed, query block and head: the same for any Lq and Lk and on every
-  /// machine. Fewer where there are fewer to draw from. Text: "in_blocks 64 (random_keys 3 * 0)".
+  /// Each query block sees `per_row` different key blocks, drawn by a hash of seed, query block and head: the same for any Lq and Lk and
+  /// on every machine. Fewer where there are fewer to draw from. Text: "in_blocks 64 (random_keys 3 * 0)".
   static Mask random_blocks(const RandomBlocksPattern& pattern);
   /// j is one of `positions`.
   static Mask columns(std::span<const std::int64_t> positions);
@@ -153,8 +155,8 @@ class HEED_API Mask {
   /// causal() & (columns(columns) | diagonals(diagonals)) (MInference, arXiv 2407.02490).
   static Mask vertical_slash(std::span<const std::int64_t> columns, std::span<const std::int64_t> diagonals);
   /// A tree of draft tokens behind a prefix (SpecInfer, arXiv 2305.09781). Query i is draft token i at p = prefix + i, and sees the whole
-  /// prefix, its ancestors and itself. parents[i] < i; kUnbounded: the token follows the prefix. The prefix is p - i, whatever its length, so
-  /// that one mask serves every step.
+  /// prefix, its ancestors and itself. parents[i] < i; kUnbounded: the token follows the prefix. The prefix is p - i, whatever its
+  /// length, so that one mask serves every step.
   static Mask tree(std::span<const std::optional<std::int64_t>> parents);
   /// window(side, side) | global_tokens(globals) (arXiv 2004.05150; Hugging Face's attention_window is 2 * side).
   static Mask longformer(std::int64_t side, std::span<const std::int64_t> globals);
@@ -172,7 +174,9 @@ class HEED_API Mask {
   /// Reads what to_string writes. Grammar, loosest first:  a | b    a & b    ~a    (a)    name n n ...
   ///   "causal & (window 128 0 | sink_tokens 4)"     an open window side is written `*`:  "window * 0"
   ///   "global_tokens 0 5 9"                         "per_head (causal) (none)"
-  /// Throws InvalidArgument with the column (of the byte, from 1). At most 100 levels of ~ and brackets. Masks that hold tensors (documents, block_sparse, from_tensor) have no text form.
+  ///   "axial 32x32"                                 "in_blocks 64 (window 1 0)"
+  /// Throws InvalidArgument with the column (of the byte, from 1). At most 100 levels of ~ and brackets. Masks that hold tensors
+  /// (documents, block_sparse, from_tensor) have no text form.
   static Mask parse(std::string_view text);
   /// Round-trips through parse for every mask without tensors; for the others a readable description in angle brackets.
   [[nodiscard]] std::string to_string() const;
@@ -180,7 +184,8 @@ class HEED_API Mask {
   /// A sentence for people, for any expression; the wording may change.
   [[nodiscard]] std::string describe() const;
 
-  /// Visible elements / all elements of a call, exactly, counted tile by tile in the memory of one row of tiles. 0 for a call without elements.
+  /// Visible elements / all elements of a call, exactly; 0 for a call without elements. Counted tile by tile, in the memory of one row of
+  /// tiles. Throws InvalidArgument for sizes that the mask is not made for.
   [[nodiscard]] double density(std::int64_t q_tokens, std::int64_t k_tokens, const MaskCall& call = {}) const;
 
   /// One element: may query index i at position p of query head h in batch b attend key j? The slow, obvious answer.

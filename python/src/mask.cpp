@@ -25,6 +25,7 @@ namespace {
 /// The sizes of an imagined call; the mask's own number of batch entries and heads where the caller says 1.
 MaskCall call_of(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align,
                  std::int64_t batch, std::int64_t heads, std::optional<std::int64_t> query_offset) {
+  if (q_tokens < 0 || k_tokens < 0) throw_value("lq, lk", "expected sizes of at least 0");
   if (align != "bottom_right" && align != "top_left") throw_value("align", "expected \"bottom_right\" or \"top_left\"");
   if (!query_offset && align == "top_left") query_offset = 0;
   return mask::fitted(function, mask, q_tokens, k_tokens, {.batch = batch, .heads = heads, .query_offset = query_offset});
@@ -92,10 +93,11 @@ Mask make_fixed(std::int64_t stride, std::int64_t vertical, std::int64_t rotatio
   return Mask::fixed({.stride = stride, .vertical = vertical, .rotation = rotation});
 }
 Mask make_neighborhood(const Numbers& grid, const Numbers& window, const std::optional<Numbers>& dilation) {
-  return Mask::neighborhood({.grid = shape_of(grid), .window = shape_of(window), .dilation = shape_of(dilation)});
+  return Mask::neighborhood(
+      {.grid = shape_of("grid", grid), .window = shape_of("window", window), .dilation = shape_of("dilation", dilation)});
 }
 Mask make_shifted_window(const Numbers& grid, const Numbers& window, const std::optional<Numbers>& shift) {
-  return Mask::shifted_window({.grid = shape_of(grid), .window = shape_of(window), .shift = shape_of(shift)});
+  return Mask::shifted_window({.grid = shape_of("grid", grid), .window = shape_of("window", window), .shift = shape_of("shift", shift)});
 }
 Mask make_random_blocks(std::int64_t block, std::int64_t per_row, std::optional<std::int64_t> columns, std::uint64_t seed, bool each_head) {
   return Mask::random_blocks({.block = block, .per_row = per_row, .columns = columns, .seed = seed, .heads = random_heads(each_head)});
@@ -129,7 +131,7 @@ void bind_patterns(nb::class_<Mask>& mask) {
                   "With a rotation, head h sees the (h % rotation)-th such group from the block's end.")
       .def_static("chunked", &Mask::chunked, nb::arg("tokens"), "p // tokens == j // tokens (Llama 4's local layers, with `causal() &`).")
       .def_static(
-          "axial", [](const Numbers& grid) { return Mask::axial(shape_of(grid)); }, nb::arg("grid"),
+          "axial", [](const Numbers& grid) { return Mask::axial(shape_of("grid", grid)); }, nb::arg("grid"),
           "Both on the row-major grid, and their coordinates differ along at most one axis.")
       .def_static("neighborhood", make_neighborhood, nb::arg("grid"), nb::arg("window"), nb::arg("dilation").none() = nb::none(),
                   "The `window` of grid tokens around the query, pushed inside at the borders (NATTEN).")

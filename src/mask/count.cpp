@@ -43,14 +43,15 @@ MaskCall fitted(const char* function, const Mask& mask, std::int64_t q_tokens, s
   constexpr std::int64_t kFarthest = (std::int64_t{1} << 61) - 1;
   require_at_least(0, function, "q_tokens", q_tokens);
   require_at_least(0, function, "k_tokens", k_tokens);
-  require_at_most(kMostKeys, function, "k_tokens", k_tokens);
   require_at_least(1, function, "batch", call.batch);
   require_at_least(1, function, "heads", call.heads);
   require_at_most(kMostHeads, function, "heads", call.heads);
   call.batch = fitted_axis(function, "batch", mask.node().traits().batch, call.batch);
   call.heads = fitted_axis(function, "heads", mask.node().traits().heads, call.heads);
-  static_cast<void>(element_count({call.batch, call.heads, q_tokens, k_tokens}));  // its own error where it does not fit
   if (!call.query_offset) call.query_offset = k_tokens - q_tokens;
+  const std::int64_t elements = element_count({call.batch, call.heads, q_tokens, k_tokens});  // its own error where it does not fit
+  if (elements == 0) return call;
+  require_at_most(kMostKeys, function, "k_tokens", k_tokens);
   require_at_least(-kFarthest, function, "query_offset", *call.query_offset);
   require_at_most(kFarthest, function, "query_offset", *call.query_offset);
   return call;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few keys drawn at random for each query (BigBird, arXiv 2007.14062; there in blocks). A query's draw is a permutation of the n keys it may
-// draw from, and the keys that land on one of the first `per_row` places are seen: always that many different ones, any key answered alone in
-// constant time, and no list kept. The permutation is a generalized Feistel network over the smallest table that holds n numbers, walked until
-// it ends below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): whole-number arithmetic, the same on every machine.
+// A few keys drawn at random for each query (BigBird, arXiv 2007.14062; there in blocks). A query's draw is a permutation of the n keys
+// it may draw from, and the keys that land on one of the first `per_row` places are seen: always that many different ones, any key
+// answered alone in constant time, and no list kept. The permutation is a generalized Feistel network over the smallest table that holds
+// n numbers, walked until it ends below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): whole-number arithmetic,
+// the same on every machine.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,8 +30,8 @@ std::uint64_t mixed(std::uint64_t x) noexcept {
   return x ^ x >> 31;
 }
 
-/// A permutation of [0, n), another for each key. A number is a place (row, column) of a table; the rounds in turn move the rows by a hash of the
-/// column, and the columns by a hash of the row.
+/// A permutation of [0, n), another for each key. A number is a place (row, column) of a table; the rounds in turn move the rows by a
+/// hash of the column, and the columns by a hash of the row.
 class Permutation {
  public:
   Permutation(std::uint64_t key, std::int64_t n) noexcept : n_(static_cast<std::uint64_t>(n)) {
@@ -87,8 +88,8 @@ class Permutation {
   std::array<std::uint64_t, kRounds> round_keys_{};
 };
 
-/// The keys that one query draws, in rising order. A plan asks for the same few queries at one range of keys after the other, so each thread keeps the
-/// draws that it made last.
+/// The keys that one query draws, in rising order. A plan asks for the same few queries at one range of keys after the other, so each
+/// thread keeps the draws that it made last.
 struct Draw {
   static constexpr std::int64_t kMost = 64;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tree of draft tokens behind a prefix, for speculative decoding (SpecInfer, arXiv 2305.09781). Tokens are numbered in the order of a walk
-// through the tree, parents first, so that the descendants of a token are an interval and one comparison finds an ancestor.
+// A tree of draft tokens behind a prefix, for speculative decoding (SpecInfer, arXiv 2305.09781). Tokens are numbered in the order of a
+// walk through the tree, parents first, so that the descendants of a token are an interval and one comparison finds an ancestor.
 #include <algorithm>
 #include <memory>
 #include <utility>

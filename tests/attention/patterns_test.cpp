@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention through every sparse pattern, forward and backward, on every ISA, against the float64 reference. The reference of the forward pass
-// reads the pattern from a boolean tensor that its predicate filled, so that nothing of the pattern's code is on both sides.
+// Attention through every sparse pattern, forward and backward, on every ISA, against the float64 reference. The reference of the forward
+// pass reads the pattern from a boolean tensor that its predicate filled, so that nothing of the pattern's code is on both sides.
 #include <string>
 #include <vector>
 

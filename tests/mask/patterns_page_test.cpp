@@ -79,8 +79,9 @@ TEST(PatternsPage, DrawsEveryPattern) {
       }
     }
   }
-  for (const char* name : {"causal", "window", "sliding_window", "prefix_lm", "sink_tokens", "global_tokens", "chunked", "dilated", "strided",
-                           "fixed", "axial", "neighborhood", "shifted_window", "in_blocks", "random_keys", "columns", "diagonals", "tree"}) {
+  for (const char* name :
+       {"causal", "window", "sliding_window", "prefix_lm", "sink_tokens", "global_tokens", "chunked", "dilated", "strided", "fixed",
+        "axial", "neighborhood", "shifted_window", "in_blocks", "random_keys", "columns", "diagonals", "tree"}) {
     EXPECT_EQ(words.count(name), 1U) << name;
   }
 }

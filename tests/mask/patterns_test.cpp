@@ -272,6 +272,7 @@ TEST(Patterns, DensityIsExact) {
     }
   }
   EXPECT_EQ(Mask::causal().density(0, 7), 0.0);
+  EXPECT_EQ(Mask::causal().density(0, kMost), 0.0);
   EXPECT_EQ(Mask::causal().density(4, 4), 10.0 / 16.0);
   EXPECT_EQ(Mask::none().density(1'000'000, 1'000'000), 1.0);
 }
