@@ -86,7 +86,11 @@ double density(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, s
 using Numbers = std::vector<std::int64_t>;
 
 /// A list with one number for each axis.
-Shape shape_of(const std::optional<Numbers>& numbers) { return numbers ? Shape(std::span<const std::int64_t>(*numbers)) : Shape(); }
+Shape shape_of(const char* argument, const std::optional<Numbers>& numbers) {
+  if (!numbers) return Shape();
+  if (numbers->size() > static_cast<std::size_t>(kMaxRank)) throw_value(argument, "expected at most " + std::to_string(kMaxRank) + " axes");
+  return Shape(std::span<const std::int64_t>(*numbers));
+}
 RandomHeads random_heads(bool each_head) { return each_head ? RandomHeads::kEach : RandomHeads::kAlike; }
 
 Mask make_fixed(std::int64_t stride, std::int64_t vertical, std::int64_t rotation) {
