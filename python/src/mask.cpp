@@ -12,32 +12,23 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "mask/count.hpp"
 #include "mask/node.hpp"
-#include "mask/plan.hpp"
 
 namespace heed::python {
 namespace {
 
-/// Where the queries of an imagined call sit.
-struct Call {
-  std::int64_t batch, heads, q_tokens, k_tokens, query_offset;
-};
-
-Call call_of(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch, std::int64_t heads,
-             std::optional<std::int64_t> query_offset) {
-  const mask::Traits& traits = mask.node().traits();
+/// The sizes of an imagined call; the mask's own number of batch entries and heads where the caller says 1.
+MaskCall call_of(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align,
+                 std::int64_t batch, std::int64_t heads, std::optional<std::int64_t> query_offset) {
   if (q_tokens < 0 || k_tokens < 0) throw_value("lq, lk", "expected sizes of at least 0");
-  if (batch < 1 || heads < 1) throw_value("batch, heads", "expected at least 1");
-  if (traits.batch != 0 && batch == 1) batch = traits.batch;
-  if (traits.heads != 0 && heads == 1) heads = traits.heads;
-  if (traits.batch != 0 && batch != traits.batch) throw_value("batch", "this mask is for " + std::to_string(traits.batch));
-  if (traits.heads != 0 && heads != traits.heads) throw_value("heads", "this mask is for " + std::to_string(traits.heads));
   if (align != "bottom_right" && align != "top_left") throw_value("align", "expected \"bottom_right\" or \"top_left\"");
-  const std::int64_t offset = query_offset.value_or(align == "bottom_right" ? k_tokens - q_tokens : 0);
-  return {batch, heads, q_tokens, k_tokens, offset};
+  if (!query_offset && align == "top_left") query_offset = 0;
+  return mask::fitted(function, mask, q_tokens, k_tokens, {.batch = batch, .heads = heads, .query_offset = query_offset});
 }
 
 void fill_row(const Mask& mask, const mask::Row& row, std::int64_t keys, bool* to) {
@@ -51,7 +42,7 @@ void fill_row(const Mask& mask, const mask::Row& row, std::int64_t keys, bool* t
 /// bool [Lq, Lk], or [B, Hq, Lq, Lk] where the mask tells batch entries or heads apart.
 nb::object evaluate(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch,
                     std::int64_t heads, std::optional<std::int64_t> query_offset) {
-  const Call call = call_of(mask, q_tokens, k_tokens, align, batch, heads, query_offset);
+  const MaskCall call = call_of("Mask.evaluate", mask, q_tokens, k_tokens, align, batch, heads, query_offset);
   const mask::Traits& traits = mask.node().traits();
   const bool differs = traits.uses_batch || traits.uses_head;
   Tensor result(DType::kBool, differs ? Shape{call.batch, call.heads, q_tokens, k_tokens} : Shape{q_tokens, k_tokens});
@@ -60,45 +51,70 @@ nb::object evaluate(const Mask& mask, std::int64_t q_tokens, std::int64_t k_toke
     const nb::gil_scoped_release release;
     for (std::int64_t b = 0; b < (differs ? call.batch : 1); ++b) {
       for (std::int64_t h = 0; h < (differs ? call.heads : 1); ++h) {
-        for (std::int64_t i = 0; i < q_tokens; ++i, to += k_tokens) fill_row(mask, {b, h, i, i + call.query_offset}, k_tokens, to);
+        for (std::int64_t i = 0; i < q_tokens; ++i, to += k_tokens) fill_row(mask, {b, h, i, i + *call.query_offset}, k_tokens, to);
       }
     }
   }
   return to_numpy(std::move(result));
 }
 
-constexpr std::int32_t kTileRows = 48;  // a row block of the AVX-512 kernels, for one query head per KV head
+mask::TileStatistics count(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align,
+                           std::int64_t batch, std::int64_t heads, std::optional<std::int64_t> query_offset) {
+  const MaskCall call = call_of(function, mask, q_tokens, k_tokens, align, batch, heads, query_offset);
+  const nb::gil_scoped_release release;
+  return mask::tile_statistics(function, mask, q_tokens, k_tokens, call);
+}
 
 /// How much of the work a kernel leaves out.
 nb::dict tile_statistics(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch,
                          std::int64_t heads, std::optional<std::int64_t> query_offset) {
-  const Call call = call_of(mask, q_tokens, k_tokens, align, batch, heads, query_offset);
-  std::vector<mask::Geometry> geometry(static_cast<std::size_t>(call.batch));
-  for (std::int64_t b = 0; b < call.batch; ++b) {
-    geometry[static_cast<std::size_t>(b)] = {.tokens = q_tokens, .keys = k_tokens, .query_offset = call.query_offset, .batch = b};
-  }
-  const mask::PlanSet plans(mask, geometry, call.heads, 1, kTileRows);
-  const std::int64_t row_blocks = (q_tokens + kTileRows - 1) / kTileRows;
-  const std::int64_t key_blocks = (k_tokens + kernels::kBlockKeys - 1) / kernels::kBlockKeys;
-  std::int64_t visited = 0, partial = 0;
-  for (std::int64_t b = 0; b < call.batch; ++b) {
-    for (std::int64_t h = 0; h < call.heads; ++h) {
-      const kernels::TilePlan& plan = plans.plan(b, h);
-      for (std::int64_t run = plan.run_begin[0]; run < plan.run_begin[row_blocks]; ++run) {
-        visited += plan.runs[run].block_count;
-        partial += plan.runs[run].bits >= 0 ? 1 : 0;
-      }
-    }
-  }
-  const std::int64_t all = call.batch * call.heads * row_blocks * key_blocks;
-  const double slots = static_cast<double>(call.batch * call.heads) * static_cast<double>(q_tokens) * static_cast<double>(k_tokens);
+  const mask::TileStatistics counts = count("Mask.tile_statistics", mask, q_tokens, k_tokens, align, batch, heads, query_offset);
   nb::dict result;
-  result["tiles"] = all;
-  result["visited"] = visited;
-  result["partial"] = partial;
-  result["skipped"] = all > 0 ? 1.0 - static_cast<double>(visited) / static_cast<double>(all) : 0.0;
-  result["density"] = slots > 0 ? static_cast<double>(plans.visible_slots()) / slots : 0.0;
+  result["tiles"] = counts.tiles;
+  result["visited"] = counts.visited;
+  result["partial"] = counts.partial;
+  result["skipped"] = counts.tiles > 0 ? 1.0 - static_cast<double>(counts.visited) / static_cast<double>(counts.tiles) : 0.0;
+  result["density"] = counts.density();
   return result;
+}
+
+double density(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch,
+               std::int64_t heads, std::optional<std::int64_t> query_offset) {
+  return count("Mask.density", mask, q_tokens, k_tokens, align, batch, heads, query_offset).density();
+}
+
+using Numbers = std::vector<std::int64_t>;
+
+/// A list with one number for each axis.
+Shape shape_of(const char* argument, const std::optional<Numbers>& numbers) {
+  if (!numbers) return Shape();
+  if (numbers->size() > static_cast<std::size_t>(kMaxRank)) throw_value(argument, "expected at most " + std::to_string(kMaxRank) + " axes");
+  return Shape(std::span<const std::int64_t>(*numbers));
+}
+RandomHeads random_heads(bool each_head) { return each_head ? RandomHeads::kEach : RandomHeads::kAlike; }
+
+Mask make_fixed(std::int64_t stride, std::int64_t vertical, std::int64_t rotation) {
+  return Mask::fixed({.stride = stride, .vertical = vertical, .rotation = rotation});
+}
+Mask make_neighborhood(const Numbers& grid, const Numbers& window, const std::optional<Numbers>& dilation) {
+  return Mask::neighborhood(
+      {.grid = shape_of("grid", grid), .window = shape_of("window", window), .dilation = shape_of("dilation", dilation)});
+}
+Mask make_shifted_window(const Numbers& grid, const Numbers& window, const std::optional<Numbers>& shift) {
+  return Mask::shifted_window({.grid = shape_of("grid", grid), .window = shape_of("window", window), .shift = shape_of("shift", shift)});
+}
+Mask make_random_blocks(std::int64_t block, std::int64_t per_row, std::optional<std::int64_t> columns, std::uint64_t seed, bool each_head) {
+  return Mask::random_blocks({.block = block, .per_row = per_row, .columns = columns, .seed = seed, .heads = random_heads(each_head)});
+}
+Mask make_big_bird(std::int64_t block, std::int64_t window_blocks, std::int64_t global_blocks, std::int64_t random_blocks,
+                   std::optional<std::int64_t> columns, std::uint64_t seed, bool each_head) {
+  return Mask::big_bird({.block = block,
+                         .window_blocks = window_blocks,
+                         .global_blocks = global_blocks,
+                         .random_blocks = random_blocks,
+                         .columns = columns,
+                         .seed = seed,
+                         .heads = random_heads(each_head)});
 }
 
 Mask make_documents(nb::object ids) { return Mask::documents(Array(argument_of(ids, "ids", "int64"), "ids")); }
@@ -106,6 +122,56 @@ Mask make_block_sparse(nb::object layout, std::int64_t block) {
   return Mask::block_sparse(Array(argument_of(layout, "layout", "bool"), "layout"), block);
 }
 Mask make_from_array(nb::object mask) { return Mask::from_tensor(Array(argument_of(mask, "mask", "bool"), "mask")); }
+
+/// The sparse patterns of the literature.
+void bind_patterns(nb::class_<Mask>& mask) {
+  mask.def_static(
+          "dilated", &Mask::dilated, nb::arg("side"), nb::arg("dilation"),
+          "`side` keys to each side of the query's own, `dilation` apart: abs(p - j) <= side * dilation and (p - j) % dilation == 0\n"
+          "(Longformer's dilated window).")
+      .def_static("strided", &Mask::strided, nb::arg("stride"), "(p - j) % stride == 0 (Sparse Transformer).")
+      .def_static("fixed", make_fixed, nb::arg("stride"), nb::arg("vertical") = 1, nb::kw_only(), nb::arg("rotation") = 1,
+                  "p // stride == j // stride, or j is among the last `vertical` tokens of its block of `stride` (Sparse Transformer).\n"
+                  "With a rotation, head h sees the (h % rotation)-th such group from the block's end.")
+      .def_static("chunked", &Mask::chunked, nb::arg("tokens"), "p // tokens == j // tokens (Llama 4's local layers, with `causal() &`).")
+      .def_static(
+          "axial", [](const Numbers& grid) { return Mask::axial(shape_of("grid", grid)); }, nb::arg("grid"),
+          "Both on the row-major grid, and their coordinates differ along at most one axis.")
+      .def_static("neighborhood", make_neighborhood, nb::arg("grid"), nb::arg("window"), nb::arg("dilation").none() = nb::none(),
+                  "The `window` of grid tokens around the query, pushed inside at the borders (NATTEN).")
+      .def_static("shifted_window", make_shifted_window, nb::arg("grid"), nb::arg("window"), nb::arg("shift").none() = nb::none(),
+                  "Both in the same window of the grid; windows start at the shift, and those it cuts at the borders stay apart (Swin).")
+      .def_static("in_blocks", &Mask::in_blocks, nb::arg("block"), nb::arg("mask"), "`mask` at p // block and j // block.")
+      .def_static(
+          "random_blocks", make_random_blocks, nb::arg("block"), nb::arg("per_row"), nb::kw_only(), nb::arg("columns").none() = nb::none(),
+          nb::arg("seed") = 0, nb::arg("each_head") = false,
+          "Each query block sees `per_row` key blocks drawn from the first `columns`, or without `columns` from those up to its own.\n"
+          "The draw depends on the seed and the query block, with `each_head` also on the head.")
+      .def_static(
+          "columns", [](const Numbers& positions) { return Mask::columns(positions); }, nb::arg("positions"), "j is one of `positions`.")
+      .def_static(
+          "diagonals", [](const Numbers& distances) { return Mask::diagonals(distances); }, nb::arg("distances"),
+          "p - j is one of `distances`, each at least 0.")
+      .def_static(
+          "vertical_slash", [](const Numbers& columns, const Numbers& diagonals) { return Mask::vertical_slash(columns, diagonals); },
+          nb::arg("columns"), nb::arg("diagonals"), "causal() & (columns(columns) | diagonals(diagonals)) (MInference).")
+      .def_static(
+          "tree", [](const std::vector<std::optional<std::int64_t>>& parents) { return Mask::tree(parents); }, nb::arg("parents"),
+          "Draft tokens behind a prefix: query i sees the whole prefix, its ancestors and itself. parents[i] < i; None: the prefix.")
+      .def_static(
+          "longformer", [](std::int64_t side, const Numbers& global_tokens) { return Mask::longformer(side, global_tokens); },
+          nb::arg("side"), nb::arg("global_tokens"),
+          "window(side, side) | global_tokens(global_tokens); Hugging Face's attention_window is 2 * side.")
+      .def_static("big_bird", make_big_bird, nb::arg("block") = 64, nb::kw_only(), nb::arg("window_blocks") = 3,
+                  nb::arg("global_blocks") = 1, nb::arg("random_blocks") = 3, nb::arg("columns").none() = nb::none(), nb::arg("seed") = 0,
+                  nb::arg("each_head") = false,
+                  "Blocks around the query's (`window_blocks` with its own, odd), the first `global_blocks` as queries and keys, and\n"
+                  "`random_blocks` as in `random_blocks` (BigBird).")
+      .def_static("sinks_and_window", &Mask::sinks_and_window, nb::arg("sinks"), nb::arg("window"),
+                  "causal() & (sink_tokens(sinks) | sliding_window(window)) (StreamingLLM).")
+      .def_static("a_shape", &Mask::a_shape, nb::arg("initial"), nb::arg("local"),
+                  "The same keys as sinks_and_window(initial, local), under MInference's name.");
+}
 
 }  // namespace
 
@@ -154,6 +220,10 @@ void bind_mask(nb::module_& module) {
            nb::arg("batch") = 1, nb::arg("heads") = 1, nb::arg("query_offset").none() = nb::none(),
            "How much a kernel leaves out: `tiles` of 48 queries x 64 keys, those `visited`, the `partial` ones among them, the share\n"
            "`skipped`, and the `density`: visible slots / all slots.")
+      .def("density", density, nb::arg("lq"), nb::arg("lk"), nb::kw_only(), nb::arg("align") = "bottom_right", nb::arg("batch") = 1,
+           nb::arg("heads") = 1, nb::arg("query_offset").none() = nb::none(),
+           "Visible slots / all slots, counted tile by tile: no [Lq, Lk] array is made.")
+      .def("describe", &Mask::describe, "The mask as an English sentence, for people; the wording may change.")
       .def(nb::self & nb::self)
       .def(nb::self | nb::self)
       .def("__invert__", [](const Mask& m) { return ~m; })
@@ -169,6 +239,7 @@ void bind_mask(nb::module_& module) {
           "__deepcopy__", [](nb::object self, nb::object /*memo*/) { return self; }, nb::arg("memo"))
       .def("__str__", &Mask::to_string)
       .def("__repr__", [](const Mask& m) { return "heed.Mask('" + m.to_string() + "')"; });
+  bind_patterns(mask);
 }
 
 }  // namespace heed::python

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """heed.Mask against its definitions, element by element."""
 
+import pathlib
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +13,14 @@ from hypothesis import strategies as st
 import heed
 
 M = heed.Mask
+
+
+def on_grid(grid, rule):
+    """`rule` on the coordinates of a query and a key that are on the row-major grid."""
+    size = grid[0] * grid[1]
+    return lambda p, j: 0 <= p < size and j < size and rule(divmod(p, grid[1]), divmod(j, grid[1]))
+
+
 LEAVES = st.one_of(
     st.just((M.none(), lambda p, j: True)),
     st.just((M.causal(), lambda p, j: j <= p)),
@@ -20,6 +30,21 @@ LEAVES = st.one_of(
     st.integers(0, 9).map(lambda n: (M.prefix_lm(n), lambda p, j: j < n or j <= p)),
     st.integers(0, 9).map(lambda n: (M.sink_tokens(n), lambda p, j: j < n)),
     st.lists(st.integers(0, 40), max_size=4).map(lambda g: (M.global_tokens(g), lambda p, j: p in g or j in g)),
+    st.tuples(st.integers(0, 9), st.integers(1, 9)).map(
+        lambda d: (M.dilated(*d), lambda p, j: (p - j) % d[1] == 0 and abs(p - j) <= d[0] * d[1])),
+    st.integers(1, 40).map(lambda s: (M.strided(s), lambda p, j: (p - j) % s == 0)),
+    st.integers(1, 40).map(lambda n: (M.chunked(n), lambda p, j: p // n == j // n)),
+    st.tuples(st.integers(1, 9), st.integers(0, 9)).map(
+        lambda f: (M.fixed(sum(f), f[0]), lambda p, j: p // sum(f) == j // sum(f) or j % sum(f) >= f[1])),
+    st.lists(st.integers(0, 40), max_size=4).map(lambda c: (M.columns(c), lambda p, j: j in c)),
+    st.lists(st.integers(0, 40), max_size=4).map(lambda d: (M.diagonals(d), lambda p, j: p - j in d)),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda g: (M.axial(g), on_grid(g, lambda x, y: x[0] == y[0] or x[1] == y[1]))),
+    st.tuples(st.integers(3, 9), st.integers(4, 9)).map(lambda g: (M.neighborhood(g, [3, 4]), on_grid(g, lambda x, y: all(
+        0 <= b - min(max(a - w // 2, 0), n - w) < w for a, b, n, w in zip(x, y, g, (3, 4)))))),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda g: (M.shifted_window(g, [3, 4], [2, 1]), on_grid(
+        g, lambda x, y: (x[0] - 2) // 3 == (y[0] - 2) // 3 and (x[1] - 1) // 4 == (y[1] - 1) // 4))),
+    st.tuples(st.integers(1, 9), st.integers(1, 4)).map(
+        lambda b: (M.in_blocks(b[0], M.window(b[1], 0)), lambda p, j: 0 <= p // b[0] - j // b[0] <= b[1])),
 )  # fmt: skip
 
 
@@ -50,7 +75,8 @@ def test_expressions(pair, lq, lk, place):
     tiles = [tile for row in blocks for tile in row]
     assert statistics["tiles"] == len(tiles) and statistics["visited"] == sum(tile.any() for tile in tiles)
     assert statistics["partial"] >= sum(tile.any() and not tile.all() for tile in tiles)
-    assert statistics["density"] == pytest.approx(want.mean() if want.size else 0.0)
+    assert statistics["density"] == mask.density(lq, lk, **options) == pytest.approx(want.mean() if want.size else 0.0)
+    assert mask.describe().startswith("A query sees a key when ")
     q, k = np.zeros((1, lq, 1, 4), np.float32), np.zeros((1, lk, 1, 4), np.float32)
     v = np.random.default_rng(0).standard_normal((1, lk, 1, 4)).astype(np.float32)
     means = np.array([v[0, row, 0].mean(0) if row.any() else np.zeros(4) for row in want]).reshape(lq, 4)
@@ -72,6 +98,44 @@ def test_masks_made_of_arrays():
     with pytest.raises(ValueError, match="batch"):
         M.documents(ids).evaluate(5, 5, batch=3)
     assert M.causal() != M.none() and M.causal() != "causal"
+
+
+def test_patterns_with_more_to_them():
+    tree = M.tree([None, 0, 0, 1, None])
+    own = np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 1]], bool)
+    assert np.array_equal(tree.evaluate(5, 8), np.hstack([np.ones((5, 3), bool), own]))
+    fixed = M.fixed(6, 2, rotation=3).evaluate(12, 12, heads=3)
+    p, j = np.ogrid[:12, :12]
+    for head in range(3):
+        assert np.array_equal(fixed[0, head], (p // 6 == j // 6) | ((5 - j % 6) // 2 == head))
+    blocks = M.random_blocks(4, 2, columns=8, seed=3, each_head=True).evaluate(32, 40, align="top_left", heads=2)[0]
+    assert (blocks.sum(-1) == 8).all() and not blocks[..., 32:].any() and (blocks[0] != blocks[1]).any()
+    assert np.array_equal(blocks[0], np.kron(blocks[0, ::4, ::4], np.ones((4, 4), bool)))
+    past = M.random_blocks(4, 2, seed=3).evaluate(32, 32)
+    assert np.array_equal(past.sum(-1), np.repeat([4] + [8] * 7, 4)) and not np.triu(past, 4).any()
+    big_bird = M.big_bird(4, global_blocks=1, random_blocks=2, columns=8, seed=3)
+    assert big_bird == M.in_blocks(4, M.window(1, 1) | M.global_tokens([0]) | M.parse("random_keys 2 8 3"))
+    assert M.neighborhood([12], [3], [2]) == M.parse("neighborhood 12 3 2")
+    with pytest.raises(ValueError, match="grid.*none"):
+        M.axial([])
+    with pytest.raises(ValueError, match="grid.*at most 6 axes"):
+        M.axial([2] * 7)
+    with pytest.raises(ValueError, match="window.*1 to 4, got 5"):
+        M.neighborhood([4], [5])
+    with pytest.raises(ValueError, match="parents of token 0"):
+        M.tree([0])
+
+
+PATTERNS = (pathlib.Path(__file__).parents[2] / "docs" / "patterns.md").read_text()
+
+
+@pytest.mark.parametrize("expression, text", re.findall(r"`(heed\.Mask\.[^`]+)`\n\n```text\n(.*?)(?:, head \d)?\n", PATTERNS))
+def test_expressions_of_the_patterns_page(expression, text):
+    assert str(eval(expression, {"heed": heed})) == text
+
+
+def test_the_patterns_page_has_an_expression_for_each_picture():
+    assert len(re.findall(r"`heed\.Mask\.[^`]+`\n\n```text\n", PATTERNS)) == PATTERNS.count("```text") > 20
 
 
 @pytest.mark.parametrize("text", ["causal &", "windw 3 0", "(causal", "window 1"])

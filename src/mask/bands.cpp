@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masks that show each position one interval of keys whose two ends never move back as the position grows: causal, window,
-// sliding_window, prefix_lm, sink_tokens. A tile is decided by its first and its last position alone.
+// sliding_window, chunked, prefix_lm, sink_tokens. A tile is decided by its first and its last position alone.
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <string>
 
-#include "base/message.hpp"
 #include "mask/node.hpp"
+#include "mask/numbers.hpp"
 
 namespace heed {
 namespace {
 
+using mask::backward;
 using mask::Coverage;
+using mask::forward;
+using mask::kFirst;
+using mask::kLast;
+using mask::require_at_least;
 using mask::Row;
 using mask::Tile;
-
-constexpr std::int64_t kFirst = std::numeric_limits<std::int64_t>::min();
-constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
 
 /// Keys [begin, end).
 struct Keys {
   std::int64_t begin, end;
 };
-
-/// p + distance, or the last number where that does not fit; distance >= 0.
-std::int64_t forward(std::int64_t p, std::int64_t distance) noexcept { return p > kLast - distance ? kLast : p + distance; }
-std::int64_t backward(std::int64_t p, std::int64_t distance) noexcept { return p < kFirst + distance ? kFirst : p - distance; }
 
 template <class Band>
 class BandNode final : public MaskNode {
@@ -45,6 +42,7 @@ class BandNode final : public MaskNode {
     return mask::bits_of_range(keys.begin, keys.end, key_begin, count);
   }
   void append_text(std::string& out) const override { out += band_.text(); }
+  void append_description(std::string& out) const override { out += band_.description(); }
   bool equals(const MaskNode& other) const noexcept override { return band_ == static_cast<const BandNode&>(other).band_; }
 
  private:
@@ -54,6 +52,7 @@ class BandNode final : public MaskNode {
 struct Causal {
   Keys keys(std::int64_t p) const noexcept { return {kFirst, p + 1}; }
   std::string text() const { return "causal"; }
+  std::string description() const { return "the key is not after the query"; }
   bool operator==(const Causal&) const = default;
 };
 
@@ -62,9 +61,13 @@ struct Window {
 
   Keys keys(std::int64_t p) const noexcept { return {left ? backward(p, *left) : kFirst, right ? forward(p + 1, *right) : kLast}; }
   std::string text() const { return "window " + side(left) + " " + side(right); }
+  std::string description() const {
+    return "the key lies at most " + reach(left) + " before and at most " + reach(right) + " after the query";
+  }
   bool operator==(const Window&) const = default;
 
   static std::string side(const std::optional<std::int64_t>& distance) { return distance ? std::to_string(*distance) : "*"; }
+  static std::string reach(const std::optional<std::int64_t>& distance) { return distance ? std::to_string(*distance) : "any distance"; }
 };
 
 struct SlidingWindow {
@@ -72,7 +75,21 @@ struct SlidingWindow {
 
   Keys keys(std::int64_t p) const noexcept { return {backward(p + 1, tokens), p + 1}; }
   std::string text() const { return "sliding_window " + std::to_string(tokens); }
+  std::string description() const { return "the key is among the last " + std::to_string(tokens) + " up to the query's own"; }
   bool operator==(const SlidingWindow&) const = default;
+};
+
+/// Chunks follow each other without a gap, so that the keys of neighbouring positions have none either.
+struct Chunked {
+  std::int64_t tokens;
+
+  Keys keys(std::int64_t p) const noexcept {
+    const std::int64_t begin = backward(p, mask::floor_modulo(p, tokens));
+    return {begin, forward(begin, tokens)};
+  }
+  std::string text() const { return "chunked " + std::to_string(tokens); }
+  std::string description() const { return "both lie in the same chunk of " + std::to_string(tokens) + " tokens"; }
+  bool operator==(const Chunked&) const = default;
 };
 
 struct PrefixLm {
@@ -80,6 +97,7 @@ struct PrefixLm {
 
   Keys keys(std::int64_t p) const noexcept { return {kFirst, std::max(n, p + 1)}; }
   std::string text() const { return "prefix_lm " + std::to_string(n); }
+  std::string description() const { return "the key is among the first " + std::to_string(n) + " or not after the query"; }
   bool operator==(const PrefixLm&) const = default;
 };
 
@@ -88,13 +106,9 @@ struct SinkTokens {
 
   Keys keys(std::int64_t) const noexcept { return {kFirst, n}; }
   std::string text() const { return "sink_tokens " + std::to_string(n); }
+  std::string description() const { return "the key is among the first " + std::to_string(n); }
   bool operator==(const SinkTokens&) const = default;
 };
-
-void require_at_least(std::int64_t least, const char* function, const char* argument, std::int64_t value) {
-  if (value >= least) return;
-  base::throw_invalid(function, argument, "at least " + std::to_string(least), std::to_string(value));
-}
 
 }  // namespace
 
@@ -112,6 +126,11 @@ Mask Mask::window(std::optional<std::int64_t> left, std::optional<std::int64_t> 
 Mask Mask::sliding_window(std::int64_t tokens) {
   require_at_least(1, "Mask::sliding_window", "tokens", tokens);
   return Mask(std::make_shared<BandNode<SlidingWindow>>(SlidingWindow{tokens}));
+}
+
+Mask Mask::chunked(std::int64_t tokens) {
+  require_at_least(1, "Mask::chunked", "tokens", tokens);
+  return Mask(std::make_shared<BandNode<Chunked>>(Chunked{tokens}));
 }
 
 Mask Mask::prefix_lm(std::int64_t n) {

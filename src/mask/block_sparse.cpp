@@ -47,6 +47,11 @@ class BlockSparse final : public MaskNode {
     out.append("<block_sparse ").append(heed::to_string(Shape{layout_.planes(), layout_.rows(), layout_.columns()}));
     out.append(" block ").append(std::to_string(block_)).append(">");
   }
+  void append_description(std::string& out) const override {
+    out.append("a table of ").append(std::to_string(layout_.rows())).append(" by ").append(std::to_string(layout_.columns()));
+    out.append(layout_.planes() > 1 ? " blocks for each head" : " blocks").append(" of ").append(std::to_string(block_));
+    out.append(" tokens shows the block of the two");
+  }
   bool equals(const MaskNode& other) const noexcept override {
     const auto& sparse = static_cast<const BlockSparse&>(other);
     return block_ == sparse.block_ && traits().heads == sparse.traits().heads && layout_ == sparse.layout_;

@@ -27,6 +27,15 @@ class Not final : public MaskNode {
     part_->append_text(out);
     if (loose) out += ')';
   }
+  void append_description(std::string& out) const override {
+    if (is_none(*part_)) {
+      out += "it never is so";
+      return;
+    }
+    out += "not (";
+    part_->append_description(out);
+    out += ')';
+  }
   Precedence precedence() const noexcept override { return Precedence::kNot; }
   bool equals(const MaskNode& other) const noexcept override { return same(*part_, *static_cast<const Not&>(other).part_); }
 
@@ -78,6 +87,17 @@ class Combination final : public MaskNode {
       if (loose) out += '(';
       part->append_text(out);
       if (loose) out += ')';
+    }
+  }
+  void append_description(std::string& out) const override {
+    const char* separator = "";
+    for (const NodePointer& part : parts_) {
+      out += separator;
+      separator = op_ == Operator::kAnd ? " and " : " or ";
+      const bool nested = part->precedence() <= Precedence::kAnd;
+      if (nested) out += '(';
+      part->append_description(out);
+      if (nested) out += ')';
     }
   }
   Precedence precedence() const noexcept override { return op_ == Operator::kAnd ? Precedence::kAnd : Precedence::kOr; }

@@ -115,6 +115,7 @@ class Documents final : public MaskNode {
     if (traits().batch != 0) out.append(std::to_string(traits().batch)).append(", ");
     out.append(std::to_string(sequences_.empty() ? 0 : sequences_.front().length())).append("]>");
   }
+  void append_description(std::string& out) const override { out += "both lie in the same document"; }
   bool equals(const MaskNode& other) const noexcept override {
     const auto& documents = static_cast<const Documents&>(other);
     return traits().batch == documents.traits().batch && sequences_ == documents.sequences_;

@@ -37,6 +37,10 @@ class FromTensor final : public MaskNode {
   void append_text(std::string& out) const override {
     out.append("<from_tensor ").append(heed::to_string(Shape{batch_, heads_, planes_.rows(), planes_.columns()})).append(">");
   }
+  void append_description(std::string& out) const override {
+    out.append("a boolean tensor ").append(heed::to_string(Shape{batch_, heads_, planes_.rows(), planes_.columns()}));
+    out.append(" shows the pair");
+  }
   bool equals(const MaskNode& other) const noexcept override {
     const auto& tensor = static_cast<const FromTensor&>(other);
     return traits().batch == tensor.traits().batch && traits().heads == tensor.traits().heads && batch_ == tensor.batch_ &&

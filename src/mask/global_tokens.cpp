@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/message.hpp"
 #include "mask/node.hpp"
+#include "mask/numbers.hpp"
 
 namespace heed {
 namespace {
@@ -20,8 +20,8 @@ class GlobalTokens final : public MaskNode {
   explicit GlobalTokens(std::vector<std::int64_t> positions) : MaskNode({}), positions_(std::move(positions)) {}
 
   Coverage classify(const Tile& tile) const noexcept override {
-    const std::int64_t rows = count_in(tile.first_position(), tile.last_position() + 1);
-    const std::int64_t keys = count_in(tile.key_begin, tile.key_end);
+    const std::int64_t rows = mask::count_in(positions_, tile.first_position(), tile.last_position() + 1);
+    const std::int64_t keys = mask::count_in(positions_, tile.key_begin, tile.key_end);
     if (rows == tile.index_end - tile.index_begin || keys == tile.key_end - tile.key_begin) return Coverage::kFull;
     return rows == 0 && keys == 0 ? Coverage::kNone : Coverage::kMixed;
   }
@@ -36,29 +36,21 @@ class GlobalTokens final : public MaskNode {
 
   void append_text(std::string& out) const override {
     out += "global_tokens";
-    for (const std::int64_t position : positions_) out.append(" ").append(std::to_string(position));
+    mask::append_numbers(out, positions_);
+  }
+  void append_description(std::string& out) const override {
+    out.append("the query or the key is at position ").append(mask::listed(positions_, "or"));
   }
   bool equals(const MaskNode& other) const noexcept override { return positions_ == static_cast<const GlobalTokens&>(other).positions_; }
 
  private:
-  std::int64_t count_in(std::int64_t begin, std::int64_t end) const noexcept {
-    const auto first = std::lower_bound(positions_.begin(), positions_.end(), begin);
-    return std::lower_bound(first, positions_.end(), end) - first;
-  }
-
   std::vector<std::int64_t> positions_;  // rising, each once
 };
 
 }  // namespace
 
 Mask Mask::global_tokens(std::span<const std::int64_t> positions) {
-  std::vector<std::int64_t> sorted(positions.begin(), positions.end());
-  std::sort(sorted.begin(), sorted.end());
-  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
-  if (!sorted.empty() && sorted.front() < 0) {
-    base::throw_invalid("Mask::global_tokens", "positions", "positions of at least 0", std::to_string(sorted.front()));
-  }
-  return Mask(std::make_shared<GlobalTokens>(std::move(sorted)));
+  return Mask(std::make_shared<GlobalTokens>(mask::sorted_numbers("Mask::global_tokens", "positions", positions)));
 }
 
 }  // namespace heed

@@ -16,6 +16,7 @@ class None final : public MaskNode {
   mask::Coverage classify(const mask::Tile&) const noexcept override { return mask::Coverage::kFull; }
   std::uint64_t bits(const mask::Row&, std::int64_t, int count) const noexcept override { return mask::low_bits(count); }
   void append_text(std::string& out) const override { out += "none"; }
+  void append_description(std::string& out) const override { out += "the key exists"; }
   bool equals(const MaskNode&) const noexcept override { return true; }
 };
 
@@ -43,6 +44,12 @@ std::string Mask::to_string() const {
   std::string text;
   node_->append_text(text);
   return text;
+}
+
+std::string Mask::describe() const {
+  std::string text = "A query sees a key when ";
+  node_->append_description(text);
+  return text + ".";
 }
 
 bool Mask::visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t p, std::int64_t j) const {

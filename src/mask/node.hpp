@@ -85,6 +85,8 @@ class MaskNode {
   [[nodiscard]] virtual bool heads_alike(std::int64_t head1, std::int64_t head2) const noexcept;
 
   virtual void append_text(std::string& out) const = 0;
+  /// What must hold of "the query" and "the key", in English: goes on from "A query sees a key when".
+  virtual void append_description(std::string& out) const = 0;
   [[nodiscard]] virtual mask::Precedence precedence() const noexcept { return mask::Precedence::kName; }
   /// Same structure and data; `other` has the same dynamic type.
   [[nodiscard]] virtual bool equals(const MaskNode& other) const noexcept = 0;

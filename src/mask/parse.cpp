@@ -4,8 +4,10 @@
 #include <charconv>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 
 #include "base/message.hpp"
 #include "mask/combine.hpp"
+#include "mask/random_keys.hpp"
 
 namespace heed {
 namespace {
@@ -38,7 +41,7 @@ class Parser {
     std::string_view name;
     Mask (Parser::*read)(int depth);
   };
-  static const std::array<Name, 8> kNames;
+  static const std::array<Name, 20> kNames;
 
   Mask any_of(int depth) { return chain(Operator::kOr, '|', &Parser::all_of, depth); }
   Mask all_of(int depth) { return chain(Operator::kAnd, '&', &Parser::factor, depth); }
@@ -96,10 +99,49 @@ class Parser {
   Mask read_sliding_window(int) { return Mask::sliding_window(number(1)); }
   Mask read_prefix_lm(int) { return Mask::prefix_lm(number(0)); }
   Mask read_sink_tokens(int) { return Mask::sink_tokens(number(0)); }
-  Mask read_global_tokens(int) {
-    std::vector<std::int64_t> positions;
-    while (is_digit(next())) positions.push_back(number(0));
-    return Mask::global_tokens(positions);
+  Mask read_global_tokens(int) { return Mask::global_tokens(numbers()); }
+  Mask read_columns(int) { return Mask::columns(numbers()); }
+  Mask read_diagonals(int) { return Mask::diagonals(numbers()); }
+  Mask read_chunked(int) { return Mask::chunked(number(1)); }
+  Mask read_strided(int) { return Mask::strided(number(1)); }
+  Mask read_dilated(int) {
+    const std::int64_t side_tokens = number(0);
+    return Mask::dilated(side_tokens, number(1));
+  }
+  Mask read_fixed(int) {
+    FixedPattern pattern = {.stride = number(1), .vertical = number(1)};
+    if (is_digit(next())) pattern.rotation = number(1);
+    return built([&] { return Mask::fixed(pattern); });
+  }
+  Mask read_axial(int) {
+    const Shape grid = sizes();
+    return built([&] { return Mask::axial(grid); });
+  }
+  Mask read_neighborhood(int) {
+    NeighborhoodPattern pattern = {.grid = sizes(), .window = sizes()};
+    if (is_digit(next())) pattern.dilation = sizes();
+    return built([&] { return Mask::neighborhood(pattern); });
+  }
+  Mask read_shifted_window(int) {
+    ShiftedWindowPattern pattern = {.grid = sizes(), .window = sizes()};
+    if (is_digit(next())) pattern.shift = sizes();
+    return built([&] { return Mask::shifted_window(pattern); });
+  }
+  Mask read_in_blocks(int depth) {
+    const std::int64_t block = number(1);
+    const Mask inner = bracketed(depth);
+    return built([&] { return Mask::in_blocks(block, inner); });
+  }
+  Mask read_random_keys(int) {
+    mask::RandomKeysPattern pattern = {.per_row = number(0), .columns = side()};
+    pattern.seed = number<std::uint64_t>(0);
+    if (take_word("each_head")) pattern.heads = RandomHeads::kEach;
+    return mask::random_keys(pattern);
+  }
+  Mask read_tree(int) {
+    std::vector<std::optional<std::int64_t>> parents;
+    while (is_digit(next()) || next() == '*') parents.push_back(side());
+    return built([&] { return Mask::tree(parents); });
   }
   Mask read_per_head(int depth) {
     std::vector<Mask> masks = {bracketed(depth)};
@@ -113,12 +155,38 @@ class Parser {
     return number(0);
   }
 
-  std::int64_t number(std::int64_t least) {
+  std::vector<std::int64_t> numbers() {
+    std::vector<std::int64_t> result;
+    while (is_digit(next())) result.push_back(number(0));
+    return result;
+  }
+
+  /// "8x8x4"
+  Shape sizes() {
+    std::string_view word = peek_word();
+    std::array<std::int64_t, kMaxRank> values{};
+    std::size_t rank = 0;
+    const auto bad = [&] { fail("1 to " + std::to_string(kMaxRank) + " numbers joined by 'x'"); };
+    for (bool more = true; more; ++rank) {
+      if (rank == values.size()) bad();
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), values[rank]);
+      if (error != std::errc()) bad();
+      word.remove_prefix(static_cast<std::size_t>(end - word.data()));
+      more = word.substr(0, 1) == "x";
+      if (more) word.remove_prefix(1);
+    }
+    if (!word.empty()) bad();
+    at_ += peek_word().size();
+    return Shape(std::span<const std::int64_t>(values.data(), rank));
+  }
+
+  template <class Number = std::int64_t>
+  Number number(std::type_identity_t<Number> least) {
     const std::string_view word = peek_word();
-    std::int64_t value = 0;
+    Number value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error == std::errc::result_out_of_range) {
-      fail("a number of at most " + std::to_string(std::numeric_limits<std::int64_t>::max()));
+      fail("a number of at most " + std::to_string(std::numeric_limits<Number>::max()));
     }
     if (error != std::errc() || end != word.data() + word.size()) fail("a number");
     if (value < least) fail("a number of at least " + std::to_string(least));
@@ -138,6 +206,11 @@ class Parser {
   bool take(char c) noexcept {
     if (at_end() || text_[at_] != c) return false;
     ++at_;
+    return true;
+  }
+  bool take_word(std::string_view word) noexcept {
+    if (peek_word() != word) return false;
+    at_ += word.size();
     return true;
   }
   std::string_view peek_word() noexcept {
@@ -166,7 +239,7 @@ class Parser {
   std::size_t at_ = 0;
 };
 
-constexpr std::array<Parser::Name, 8> Parser::kNames = {{
+constexpr std::array<Parser::Name, 20> Parser::kNames = {{
     {"none", &Parser::read_none},
     {"causal", &Parser::read_causal},
     {"window", &Parser::read_window},
@@ -175,6 +248,18 @@ constexpr std::array<Parser::Name, 8> Parser::kNames = {{
     {"sink_tokens", &Parser::read_sink_tokens},
     {"global_tokens", &Parser::read_global_tokens},
     {"per_head", &Parser::read_per_head},
+    {"dilated", &Parser::read_dilated},
+    {"strided", &Parser::read_strided},
+    {"fixed", &Parser::read_fixed},
+    {"chunked", &Parser::read_chunked},
+    {"axial", &Parser::read_axial},
+    {"neighborhood", &Parser::read_neighborhood},
+    {"shifted_window", &Parser::read_shifted_window},
+    {"in_blocks", &Parser::read_in_blocks},
+    {"random_keys", &Parser::read_random_keys},
+    {"columns", &Parser::read_columns},
+    {"diagonals", &Parser::read_diagonals},
+    {"tree", &Parser::read_tree},
 }};
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/message.hpp"
 #include "mask/node.hpp"
+#include "mask/numbers.hpp"
 
 namespace heed {
 namespace {
@@ -39,6 +40,21 @@ class PerHead final : public MaskNode {
       mask->append_text(out);
       out += ')';
     }
+  }
+  /// Heads with equal masks together.
+  void append_description(std::string& out) const override {
+    const char* separator = "(";
+    for (std::size_t first = 0; first < masks_.size(); ++first) {
+      if (like_[first] != first) continue;
+      std::vector<std::int64_t> heads;
+      for (std::size_t head = first; head < masks_.size(); ++head) {
+        if (like_[head] == first) heads.push_back(static_cast<std::int64_t>(head));
+      }
+      out.append(separator).append(heads.size() > 1 ? "in heads " : "in head ").append(mask::listed(heads, "and")).append(": ");
+      masks_[first]->append_description(out);
+      separator = "; ";
+    }
+    out += ')';
   }
   bool equals(const MaskNode& other) const noexcept override { return mask::same(masks_, static_cast<const PerHead&>(other).masks_); }
 

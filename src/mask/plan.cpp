@@ -52,13 +52,14 @@ class PlanCompiler {
     out_.plans.push_back({.rows = rows, .keys = keys_, .block_rows = problem_.block_rows});
   }
 
- private:
+  /// Packed rows [begin, end), one row block.
   void compile_row_block(std::int64_t begin, std::int64_t end) {
     block_ = {begin, end, begin / problem_.group, (end - 1) / problem_.group + 1};
     first_run_ = out_.runs.size();
     if (keys_ > first_key_) visit(first_key_ / kBlockKeys, (keys_ + kBlockKeys - 1) / kBlockKeys);
   }
 
+ private:
   /// Key blocks [begin, end), in rising order.
   void visit(std::int64_t begin, std::int64_t end) {
     const Coverage coverage = classify(begin, end);
@@ -157,21 +158,26 @@ class PlanCompiler {
 
 static_assert(kMaxBlockRows <= kBlockKeys, "rows of a tile are transposed in a square of kBlockKeys bits");
 
-std::int64_t count_visible(const kernels::TilePlan& plan) {
+/// Visible slots of one run over `rows` rows; `bits` are those of its plan.
+std::int64_t count_visible(const kernels::TileRun& run, std::int64_t rows, std::int64_t keys, const std::uint64_t* bits) noexcept {
+  if (run.bits == kFullTile) {
+    const std::int64_t key_begin = std::int64_t{run.first_block} * kBlockKeys;
+    const std::int64_t key_end = key_begin + std::int64_t{run.block_count} * kBlockKeys;
+    return rows * (std::min(key_end, keys) - key_begin);
+  }
+  std::int64_t slots = 0;
+  const std::uint64_t* words = bits + run.bits * kBlockKeys;
+  for (int j = 0; j < kBlockKeys; ++j) slots += std::popcount(words[j]);
+  return slots;
+}
+
+std::int64_t count_visible(const kernels::TilePlan& plan) noexcept {
   std::int64_t slots = 0;
   std::int64_t row_block = 0;
   for (std::int64_t begin = 0; begin < plan.rows; begin += plan.block_rows, ++row_block) {
     const std::int64_t rows = std::min<std::int64_t>(plan.block_rows, plan.rows - begin);
     for (std::int64_t i = plan.run_begin[row_block]; i < plan.run_begin[row_block + 1]; ++i) {
-      const kernels::TileRun& run = plan.runs[i];
-      if (run.bits == kFullTile) {
-        const std::int64_t key_begin = std::int64_t{run.first_block} * kBlockKeys;
-        const std::int64_t key_end = key_begin + std::int64_t{run.block_count} * kBlockKeys;
-        slots += rows * (std::min(key_end, plan.keys) - key_begin);
-        continue;
-      }
-      const std::uint64_t* words = plan.bits + run.bits * kBlockKeys;
-      for (int j = 0; j < kBlockKeys; ++j) slots += std::popcount(words[j]);
+      slots += count_visible(plan.runs[i], rows, plan.keys, plan.bits);
     }
   }
   return slots;
@@ -324,6 +330,23 @@ void PlanSet::point_into_storage() noexcept {
     run_begin += row_blocks + 1;
     runs += count;
   }
+}
+
+TileCounts count_tiles(const Mask& mask, const Geometry& geometry, std::int64_t head, std::int32_t block_rows) {
+  PlanStorage storage;
+  PlanCompiler compiler({.mask = &mask.node(), .geometry = geometry, .first_head = head, .group = 1, .block_rows = block_rows}, storage);
+  TileCounts counts;
+  for (std::int64_t begin = 0; begin < geometry.tokens; begin += block_rows) {
+    const std::int64_t end = std::min(begin + block_rows, geometry.tokens);
+    storage.clear();
+    compiler.compile_row_block(begin, end);
+    for (const kernels::TileRun& run : storage.runs) {
+      counts.visited += run.block_count;
+      counts.partial += run.bits == kFullTile ? 0 : 1;
+      counts.visible += count_visible(run, end - begin, geometry.keys, storage.bits.data());
+    }
+  }
+  return counts;
 }
 
 const kernels::TilePlan& PlanSet::plan(std::int64_t sequence, std::int64_t kv_head) const {

@@ -22,6 +22,16 @@ struct Geometry {
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
+/// What one query head of a sequence takes.
+struct TileCounts {
+  std::int64_t visited = 0;  ///< tiles with a visible slot
+  std::int64_t partial = 0;  ///< those that are not wholly visible
+  std::int64_t visible = 0;  ///< (query, key) slots
+};
+
+/// Counts the tiles of a plan, group = 1, without keeping it.
+[[nodiscard]] TileCounts count_tiles(const Mask& mask, const Geometry& geometry, std::int64_t head, std::int32_t block_rows);
+
 /// The arrays behind plans. A thread keeps them from call to call, so that planning allocates nothing in the steady state.
 struct PlanStorage {
   std::vector<kernels::TilePlan> plans;

@@ -9,6 +9,7 @@
 #include "mask/transpose.hpp"
 #include "plan_check.hpp"
 #include "property.hpp"
+#include "random_model.hpp"
 
 namespace heed::test {
 namespace {
@@ -167,6 +168,7 @@ class Counting final : public MaskNode {
     return mask_.node().bits(row, key_begin, count);
   }
   void append_text(std::string& out) const override { mask_.node().append_text(out); }
+  void append_description(std::string& out) const override { mask_.node().append_description(out); }
   bool equals(const MaskNode&) const noexcept override { return false; }
 
   mutable std::int64_t classified = 0, rows = 0;
