@@ -119,7 +119,7 @@ def test_has_no_gradients_and_compiles():
         (dict(cache_seqlens=None), ValueError, "cache_seqlens"),
         (dict(cache_batch_idx=torch.tensor([2])), ValueError, "cache_batch_idx"),
         (dict(cache_leftpad=torch.tensor([-1])), ValueError, "cache_leftpad"),
-        (dict(block_table=torch.zeros(1, 1)), NotImplementedError, "block_table"),
+        (dict(block_table=torch.zeros(1, 1)), TypeError, "block_table"),
         (dict(k=None), ValueError, "k: "),
         (dict(v=None), ValueError, "v: "),
         (dict(k=torch.ones(1, 2, 1, 8)), ValueError, "k: "),
@@ -142,3 +142,63 @@ def test_errors_name_the_argument_and_write_nothing(change, error, text):
     with pytest.raises(error, match=text):
         fa.flash_attn_with_kvcache(**{**arguments, **change})
     assert not caches.any()
+
+
+def paged(cache, page, table):
+    """Rows of `cache` [B, capacity, H, D] as pages [P, page, H, D], poisoned where no row lies."""
+    pages = torch.full((int(table.max()) + 2, page, *cache.shape[2:]), torch.nan)
+    for b in range(cache.shape[0]):
+        for n in range(table.shape[1]):
+            pages[table[b, n]] = cache[b, n * page : (n + 1) * page]
+    return pages
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_pages_are_the_rows_that_they_spell(data):
+    batch, new = data.draw(st.integers(1, 3), "batch"), data.draw(st.sampled_from([None, 0, 1, 3]), "new")
+    page = data.draw(st.sampled_from([1, 4, 12]), "page")
+    lq = data.draw(st.integers(1, 5), "Lq")
+    filled = data.draw(st.lists(st.integers(0, CAPACITY - max(new or 0, lq)), min_size=batch, max_size=batch), "filled")
+    rotary = data.draw(st.booleans(), "rotary") if new else False
+    options = dict(causal=data.draw(st.booleans(), "causal"), window_size=data.draw(st.sampled_from([(-1, -1), (4, 1)]), "window"))
+    order = data.draw(st.permutations(range(batch * CAPACITY // page)), "order")
+    table = torch.tensor(order, dtype=torch.int32).reshape(batch, -1)
+    q, lengths = make(batch, lq, 4, 8).float(), torch.tensor(filled, dtype=torch.int32)
+    rows = [make(batch, CAPACITY, 2, 8, seed=seed).float() for seed in (1, 2)]
+    pages = [paged(x, page, table) for x in rows]
+    k, v = (None, None) if new is None else [make(batch, new, 2, 8, seed=seed).float() for seed in (3, 4)]
+    tables = dict(rotary_cos=COS, rotary_sin=SIN) if rotary else {}
+
+    def run(caches, **more):
+        return fa.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=lengths, return_softmax_lse=True, **options, **tables, **more)
+
+    expected, got = run(rows), run(pages, block_table=table)
+    assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+    for cache, row in zip(pages, rows):
+        for b, length in enumerate(filled):
+            end = length + (new or 0)
+            spelt = torch.cat([cache[p] for p in table[b]])
+            assert torch.equal(spelt[:end], row[b, :end])
+
+
+def test_pages_may_be_shared_but_not_written_twice():
+    cache = [make(5, 4, 2, 8, seed=seed).float() for seed in (1, 2)]
+    q, k, v = (make(2, 1, 2, 8, seed=seed).float() for seed in (0, 3, 4))
+    shared = torch.tensor([[0, 1], [0, 2]], dtype=torch.int32)
+    fa.flash_attn_with_kvcache(q, *cache, k, v, cache_seqlens=torch.tensor([5, 4], dtype=torch.int32), block_table=shared)
+    assert torch.equal(cache[0][1, 1], k[0, 0]) and torch.equal(cache[0][2, 0], k[1, 0])
+    before = cache[0].clone()
+    with pytest.raises(ValueError, match="block_table: two new tokens would be written to one place"):
+        fa.flash_attn_with_kvcache(q, *cache, k, v, cache_seqlens=torch.tensor([2, 2], dtype=torch.int32), block_table=shared)
+    with pytest.raises(ValueError, match=r"block_table: expected pages in \[0, 5\), got 6"):
+        fa.flash_attn_with_kvcache(q, *cache, k, v, cache_seqlens=5, block_table=shared + 6)
+    with pytest.raises(ValueError, match="cache_seqlens: .* do not fit into a cache of 8"):
+        fa.flash_attn_with_kvcache(q, *cache, k, v, cache_seqlens=8, block_table=shared)
+    with pytest.raises(ValueError, match="cache_batch_idx: expected None together with block_table"):
+        fa.flash_attn_with_kvcache(q, *cache, k, v, cache_seqlens=5, cache_batch_idx=torch.tensor([0, 1]), block_table=shared)
+    with pytest.raises(ValueError, match=r"block_table: expected \[2, pages\], got \[1, 2\]"):
+        fa.flash_attn_with_kvcache(q, *cache, k, v, cache_seqlens=5, block_table=shared[:1])
+    with pytest.raises(ValueError, match="cache_seqlens: expected the tokens of each sequence"):
+        fa.flash_attn_with_kvcache(q, *cache, block_table=shared)
+    assert torch.equal(cache[0], before)

@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import torch
 
 import heed
-from heed.flash_attn._common import Window, mask_of, no_pages, options_of
+from heed.flash_attn._common import Window, mask_of, options_of
 from heed.torch import _autograd as direct
 from heed.torch._attention import check_tensor
 
@@ -53,11 +53,11 @@ def _check_slopes(slopes: Optional[Tensor], batch: int, heads: int) -> None:
         raise ValueError(f"alibi_slopes: expected [{heads}] or [{batch}, {heads}], got {list(slopes.shape)}")
 
 
-class _Places:
-    """Where each sequence's keys lie: tokens `pads[b]` to `lengths[b]` of row `rows[b]`."""
+class _Rows:
+    """A row of the cache for each sequence: its keys are tokens `pads[b]` to `lengths[b]` of row `rows[b]`."""
 
-    def __init__(self, batch: int, cache: Tensor, new: Optional[Tensor], seqlens: Any, batch_idx: Any, leftpad: Any) -> None:
-        capacity, appended = cache.shape[1], 0 if new is None else new.shape[1]
+    def __init__(self, batch: int, cache: Tensor, capacity: int, new: Optional[Tensor], seqlens: Any, batch_idx: Any, leftpad: Any) -> None:
+        appended = 0 if new is None else new.shape[1]
         if seqlens is None and new is not None:
             raise ValueError("cache_seqlens: expected where k and v go, got None")
         self.filled = _integers(capacity if seqlens is None else seqlens, batch, "cache_seqlens")
@@ -81,24 +81,69 @@ class _Places:
         for b, (row, start, end) in enumerate(zip(self.rows, self.filled, self.lengths)):
             cache[row, start:end] = new[b]
 
+    def attend(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, mask: Any, options: dict) -> tuple[Tensor, Tensor]:
+        """In one call where the rows follow each other; otherwise one by one, rather than over a copy of the cache."""
+        lse = direct.empty_lse(q, "BLHD")
+        settings = direct.Settings(mask, layout="BLHD", **options)
 
-def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, at: _Places, mask: Any, options: dict) -> tuple[Tensor, Tensor]:
-    """In one call where the rows follow each other; otherwise one by one, rather than over a copy of the cache."""
-    lse = direct.empty_lse(q, "BLHD")
-    settings = direct.Settings(mask, layout="BLHD", **options)
+        batch, first = q.shape[0], self.rows[0] if self.rows else 0
+        if self.rows == list(range(first, first + batch)) and not any(self.pads):
+            rows = slice(first, first + batch)
+            lengths = torch.tensor(self.lengths, dtype=torch.int64)
+            return direct.forward(q, k_cache[rows], v_cache[rows], None, None, settings._replace(kv_lengths=lengths), lse), lse
+        slopes, parts = settings.alibi_slopes, []
+        for b, (row, pad, length) in enumerate(zip(self.rows, self.pads, self.lengths)):
+            own = settings._replace(alibi_slopes=slopes[b : b + 1]) if slopes is not None and slopes.dim() == 2 else settings
+            keys = slice(min(pad, length), length)
+            cache = k_cache[row : row + 1, keys], v_cache[row : row + 1, keys]
+            parts.append(direct.forward(q[b : b + 1], *cache, None, None, own, lse[b : b + 1]))
+        return torch.cat(parts), lse
 
-    batch, first = q.shape[0], at.rows[0] if at.rows else 0
-    if at.rows == list(range(first, first + batch)) and not any(at.pads):
-        rows = slice(first, first + batch)
-        lengths = torch.tensor(at.lengths, dtype=torch.int64)
-        return direct.forward(q, k_cache[rows], v_cache[rows], None, None, settings._replace(kv_lengths=lengths), lse), lse
-    slopes, parts = settings.alibi_slopes, []
-    for b, (row, pad, length) in enumerate(zip(at.rows, at.pads, at.lengths)):
-        own = settings._replace(alibi_slopes=slopes[b : b + 1]) if slopes is not None and slopes.dim() == 2 else settings
-        keys = slice(min(pad, length), length)
-        cache = k_cache[row : row + 1, keys], v_cache[row : row + 1, keys]
-        parts.append(direct.forward(q[b : b + 1], *cache, None, None, own, lse[b : b + 1]))
-    return torch.cat(parts), lse
+
+class _Pages(_Rows):
+    """Pages of the cache by a table: token t of sequence b is row t % page_size of page table[b, t // page_size]."""
+
+    def __init__(self, batch: int, k_cache: Tensor, v_cache: Tensor, new: Optional[Tensor], seqlens: Any, table: Any) -> None:
+        if not isinstance(table, Tensor) or table.dtype not in (torch.int32, torch.int64):
+            got = table.dtype if isinstance(table, Tensor) else type(table).__name__
+            raise TypeError(f"block_table: expected an int32 tensor [B, pages], got {got}")
+        if table.dim() != 2 or table.shape[0] != batch:
+            raise ValueError(f"block_table: expected [{batch}, pages], got {list(table.shape)}")
+        if k_cache.dtype == torch.float64:
+            raise ValueError("k_cache: expected float32, bfloat16 or float16 together with block_table, got float64")
+        if seqlens is None:
+            raise ValueError("cache_seqlens: expected the tokens of each sequence, because the cache is in pages, got None")
+        super().__init__(batch, table, table.shape[1] * k_cache.shape[1], new, seqlens, None, None)
+        self.table, self.page_size = table.cpu().long(), k_cache.shape[1]
+        lengths = torch.tensor(self.lengths, dtype=torch.int64)
+        self.view = heed.KvView.paged(k_pages=k_cache.detach(), v_pages=v_cache.detach(), block_table=self.table, lengths=lengths)
+        if new is not None:
+            self._find_slots(new.shape[1])
+
+    def _find_slots(self, tokens: int) -> None:
+        at = self.positions(tokens, 1)
+        self.pages, self.offsets = self.table.gather(1, at // self.page_size), at % self.page_size
+        slots = (self.pages * self.page_size + self.offsets).flatten()
+        if slots.unique().numel() != slots.numel():
+            raise ValueError("block_table: two new tokens would be written to one place; sequences may share full pages only")
+
+    def append(self, cache: Tensor, new: Tensor) -> None:
+        cache[self.pages, self.offsets] = new
+
+    def attend(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, mask: Any, options: dict) -> tuple[Tensor, Tensor]:
+        chosen = {name: options[name] for name in ("scale", "softcap", "alibi_slopes")}
+        return heed.attention(q.detach(), self.view, mask=mask, return_lse=True, **chosen)
+
+
+def _places(
+    batch: int, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], seqlens: Any, batch_idx: Any, leftpad: Any, table: Any
+) -> _Rows:
+    if table is None:
+        return _Rows(batch, k_cache, k_cache.shape[1], k, seqlens, batch_idx, leftpad)
+    for x, name in ((batch_idx, "cache_batch_idx"), (leftpad, "cache_leftpad")):
+        if x is not None:
+            raise ValueError(f"{name}: expected None together with block_table, which says where each sequence lies")
+    return _Pages(batch, k_cache, v_cache, k, seqlens, table)
 
 
 @torch.compiler.disable
@@ -127,7 +172,8 @@ def flash_attn_with_kvcache(
 
     New k, v [B, n, Hkv, D] are written into the caches behind these first, and attended. `rotary_cos`, `rotary_sin` [positions, rotary / 2]
     rotate the new keys at their positions, and the queries at theirs where `causal` or a window is set, else all of them at
-    `cache_seqlens`. `cache_batch_idx` [B] says which row of the cache belongs to which sequence. Keys before `cache_leftpad` [B] do not
+    `cache_seqlens`. `cache_batch_idx` [B] says which row of the cache belongs to which sequence. With `block_table` [B, pages] the caches
+    are pages [P, page_size, Hkv, D] of any size: token t of sequence b is row t % page_size of page block_table[b, t // page_size]. Keys before `cache_leftpad` [B] do not
     exist; rotation still counts from the row's start. Without `cache_seqlens` and k the whole cache is attended. `num_splits` is ignored
     (heed splits by itself). No gradients, and not a part of a compiled graph: torch.compile breaks it here. Raises ValueError or TypeError
     naming the argument, before the caches are written.
@@ -140,23 +186,22 @@ def flash_attn_with_kvcache(
     >>> bool((cache_k[:, 4] == k[:, 0]).all())
     True
     """
-    no_pages(block_table)
     direct.refuse_recording()
     _check_shapes(q, k_cache, v_cache, k, v)
     mask, options = mask_of(causal, window_size), options_of(0.0, softmax_scale, softcap, alibi_slopes)
     _check_slopes(alibi_slopes, q.shape[0], q.shape[2])
-    at = _Places(q.shape[0], k_cache, k, cache_seqlens, cache_batch_idx, cache_leftpad)
+    at = _places(q.shape[0], k_cache, v_cache, k, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
     with torch.no_grad():
         if rotary_cos is not None or rotary_sin is not None:
             q, k = _rotate(q, k, rotary_cos, rotary_sin, rotary_interleaved, at, 0 if mask is None else 1)
         if k is not None:
             at.append(k_cache, k)
             at.append(v_cache, v)
-        out, lse = _attend(q, k_cache, v_cache, at, mask, options)
+        out, lse = at.attend(q, k_cache, v_cache, mask, options)
     return (out, lse) if return_softmax_lse else out
 
 
-def _rotate(q: Tensor, k: Optional[Tensor], cos: Any, sin: Any, interleaved: bool, at: _Places, q_step: int) -> tuple[Tensor, Tensor]:
+def _rotate(q: Tensor, k: Optional[Tensor], cos: Any, sin: Any, interleaved: bool, at: _Rows, q_step: int) -> tuple[Tensor, Tensor]:
     if cos is None or sin is None:
         raise ValueError(f"{'rotary_cos' if cos is None else 'rotary_sin'}: expected rotary_cos and rotary_sin, or none of them")
     if k is None:
