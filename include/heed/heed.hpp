@@ -8,6 +8,7 @@
 #include <heed/kernels.hpp>
 #include <heed/kv_cache.hpp>
 #include <heed/mask.hpp>
+#include <heed/paged_kv_cache.hpp>
 #include <heed/reference.hpp>
 #include <heed/rope.hpp>
 #include <heed/tensor.hpp>

@@ -22,6 +22,7 @@ std::int64_t StoredRows::longest() const noexcept {
 
 void StoredRows::end_sequence(std::int64_t first_key, std::int64_t keys) {
   const std::int64_t first = sequences.empty() ? 0 : sequences.back().first_segment + sequences.back().segment_count;
+  if (static_cast<std::int64_t>(segments.size()) == first) segments.push_back({});  // kernels look at the first one, whatever it holds
   sequences.push_back({first_key, keys, first, static_cast<std::int64_t>(segments.size()) - first});
 }
 

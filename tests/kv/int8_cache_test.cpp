@@ -54,7 +54,9 @@ KvCache filled(const Sizes& s, const Tensor& k, const Tensor& v, std::int64_t st
   return cache;
 }
 
-Tensor keys_of(const Sizes& s, std::uint64_t seed) { return random_normal({s.batch, s.keys, s.kv_heads, s.head_dim}, DType::kFloat32, seed); }
+Tensor keys_of(const Sizes& s, std::uint64_t seed) {
+  return random_normal({s.batch, s.keys, s.kv_heads, s.head_dim}, DType::kFloat32, seed);
+}
 Tensor values_of(const Sizes& s, std::uint64_t seed) {
   return random_normal({s.batch, s.keys, s.kv_heads, s.value_dim}, DType::kFloat32, seed);
 }
@@ -88,7 +90,8 @@ void expect_close(const Sizes& s, std::int64_t tokens, DType dtype, const Attent
   const Tensor k = keys_of(s, seed), v = values_of(s, seed + 1), q = queries_of(s, tokens, dtype, seed + 2);
   const KvCache cache = filled(s, k, v);
   const KvView view = cache.layer(0);
-  AttentionState got{Tensor(dtype, {s.batch, tokens, s.kv_heads * s.group, s.value_dim}), Tensor(DType::kFloat32, {s.batch, s.kv_heads * s.group, tokens})};
+  AttentionState got{Tensor(dtype, {s.batch, tokens, s.kv_heads * s.group, s.value_dim}),
+                     Tensor(DType::kFloat32, {s.batch, s.kv_heads * s.group, tokens})};
   attention_into({.out = got.out, .lse = got.lse}, q, view, options);
   const Tensor wide = convert(q, DType::kFloat32);
   const AttentionState stored = reference::attention_state(wide, view.copy_keys(), view.copy_values(), options);
@@ -179,8 +182,8 @@ TEST(Int8Cache, PoisonStaysWhereItIsMasked) {
     const KvCache good = filled(s, k, v), bad = filled(s, bad_k, bad_v);
     for (const std::int64_t tokens : {1, 40}) {
       const Tensor q = queries_of(s, tokens, DType::kFloat32, 3);
-      const AttentionOptions hidden = {.mask = Mask::global_tokens(std::array<std::int64_t, 4>{1, 69, 71, 298}), .align = Align::kTopLeft,
-                                       .query_offset = {}};
+      const AttentionOptions hidden = {
+          .mask = Mask::global_tokens(std::array<std::int64_t, 4>{1, 69, 71, 298}), .align = Align::kTopLeft, .query_offset = {}};
       Tensor offset(DType::kInt64, {1});
       offset.data_as<std::int64_t>()[0] = 1000;  // no query is a global token itself
       AttentionOptions options = hidden;
@@ -233,8 +236,8 @@ std::vector<float> states_of(const kernels::NarrowKernel& kernel, const KvView& 
   std::vector<float> states;
   for (std::int64_t piece = 0; piece * kernels::kPieceKeys < view.length(); ++piece) {
     std::vector<float> state(rows_count * static_cast<std::size_t>(3 + view.value_dim()));
-    kernel.run_piece(problem, piece, {state.data(), state.data() + rows_count, state.data() + 2 * rows_count, state.data() + 3 * rows_count},
-                     memory);
+    kernel.run_piece(problem, piece,
+                     {state.data(), state.data() + rows_count, state.data() + 2 * rows_count, state.data() + 3 * rows_count}, memory);
     states.insert(states.end(), state.begin(), state.end());
   }
   return states;
@@ -261,7 +264,6 @@ TEST(Int8Cache, TakesAQuarterOfFloat32) {
   for (std::int64_t l = 0; l < 3; ++l) cache.append(l, k, k);
   EXPECT_EQ(cache.bytes_in_use(), 2 * cache.bytes_per_token() * 512);
 }
-
 
 }  // namespace
 }  // namespace heed

@@ -119,8 +119,8 @@ HEED_INLINE const std::int8_t* codes_of(const std::int8_t* codes, std::int64_t v
 
 /// sums[r][v] = sum over pairs [first, end) of left[r][pair] * codes[v][pair].
 template <int kRows, int kVectors>
-HEED_INLINE void sum_pairs(const Int8Page& page, const std::int8_t* codes, std::int64_t pairs, const std::int16_t* left,
-                           std::int64_t first, std::int64_t end, IVec (&sums)[kRows][kVectors]) {
+HEED_INLINE void sum_pairs(const Int8Page& page, const std::int8_t* codes, std::int64_t pairs, const std::int16_t* left, std::int64_t first,
+                           std::int64_t end, IVec (&sums)[kRows][kVectors]) {
   constexpr std::int64_t kBytes = 2 * kVectors * kLanes;  // of a pair, in all vectors
   const std::int8_t* from[kVectors];
   for (int v = 0; v < kVectors; ++v) from[v] = codes_of(codes, v, pairs);
