@@ -15,6 +15,7 @@ from heed._core import (
     KvCache,
     KvView,
     Mask,
+    PagedKvCache,
     RopeConfig,
     RopeDivisors,
     RopeDynamic,
@@ -45,7 +46,7 @@ from heed._functional import (
 __version__ = _version()
 
 __all__ = [
-    "AttentionGrads", "KvCache", "KvView", "Mask", "RopeConfig", "RopeDivisors", "RopeDynamic", "RopeLinear", "RopeLlama3", "RopeLong",
+    "AttentionGrads", "KvCache", "KvView", "Mask", "PagedKvCache", "RopeConfig", "RopeDivisors", "RopeDynamic", "RopeLinear", "RopeLlama3", "RopeLong",
     "RopeNtk", "RopeProportional", "RopeYarn", "active_isa", "apply_rope", "attention", "attention_backward", "attention_varlen",
     "attention_varlen_backward", "explain", "get_num_threads", "kernels", "merge_states", "rope_table", "set_num_threads",
 ]  # fmt: skip

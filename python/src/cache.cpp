@@ -19,7 +19,6 @@
 #include <vector>
 
 namespace heed::python {
-namespace {
 
 KvFormat parse_format(std::string_view name) {
   for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16, KvFormat::kInt8}) {
@@ -27,6 +26,7 @@ KvFormat parse_format(std::string_view name) {
   }
   throw_value("dtype", "expected \"float32\", \"bfloat16\", \"float16\" or \"int8\", got \"" + std::string(name) + "\"");
 }
+namespace {
 
 /// Threads that append at once would both find room for one of them. Taken without the GIL or by who then waits for no other thread's Python.
 struct SharedCache {

@@ -94,6 +94,7 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(translate);
   bind_mask(module);
   bind_cache(module);
+  bind_paged_cache(module);
   bind_rope(module);
   bind_attention(module);
   bind_backward(module);

@@ -275,7 +275,8 @@ void PagedKvCache::commit(Sequence sequence, std::span<const TokenId> ids) {
   State& s = *state_;
   Tokens& tokens = s.at("PagedKvCache::commit", sequence);
   if (!ids.empty() && static_cast<std::int64_t>(ids.size()) != tokens.reserved) {
-    throw_invalid("PagedKvCache::commit", "ids", "none or " + text(tokens.reserved) + ", as many as were reserved", text(static_cast<std::int64_t>(ids.size())));
+    throw_invalid("PagedKvCache::commit", "ids", "none or " + text(tokens.reserved) + ", as many as were reserved",
+                  text(static_cast<std::int64_t>(ids.size())));
   }
   if (ids.empty() && tokens.reserved > 0) tokens.is_known = false;
   if (tokens.is_known) tokens.ids.insert(tokens.ids.end(), ids.begin(), ids.end());

@@ -246,7 +246,8 @@ TEST(PagedKvCache, Errors) {
   EXPECT_NE(message_of([&] { pool.reserve(a, std::numeric_limits<std::int64_t>::max()); }).find("at most 512"), std::string::npos);
   EXPECT_EQ(message_of([&] { pool.reserve(a, -1); }), "PagedKvCache::reserve: n: expected at least 0, got -1");
   pool.reserve(a, 400);
-  EXPECT_EQ(message_of([&] { pool.commit(a, Ids(3)); }), "PagedKvCache::commit: ids: expected none or 400, as many as were reserved, got 3");
+  EXPECT_EQ(message_of([&] { pool.commit(a, Ids(3)); }),
+            "PagedKvCache::commit: ids: expected none or 400, as many as were reserved, got 3");
   const Tensor k = Tensor::zeros(DType::kFloat32, {1, 400, kHeads, kDim}), v = Tensor::zeros(DType::kFloat32, {1, 400, kHeads, kValueDim});
   EXPECT_EQ(message_of([&] { pool.append(2, a, k, v); }), "PagedKvCache::append: layer: expected a layer in [0, 2), got 2");
   EXPECT_NE(message_of([&] { pool.append(0, a, v, v); }).find("PagedKvCache::append: k: expected [400, 2, 3]"), 0U) << "";
@@ -261,7 +262,8 @@ TEST(PagedKvCache, Errors) {
   EXPECT_NE(message_of([&] { pool.reserve(b, 1); }).find("at most 0 tokens"), std::string::npos);  // there is no page for the copy
   pool.release(a);
   pool.reserve(b, 1);
-  for (const auto& call : std::vector<std::function<void()>>{[&] { pool.release(a); }, [&] { pool.reserve(99, 1); }, [&] { static_cast<void>(pool.view(0, a)); }}) {
+  for (const auto& call : std::vector<std::function<void()>>{[&] { pool.release(a); }, [&] { pool.reserve(99, 1); },
+                                                             [&] { static_cast<void>(pool.view(0, a)); }}) {
     EXPECT_NE(message_of(call).find("sequence: expected one that was created and not released"), std::string::npos);
   }
   EXPECT_EQ(message_of([] { PagedKvCache({.head_dim = 4}); }), "PagedKvCache: capacity_pages: expected at least 1, got 0");
