@@ -58,7 +58,7 @@ std::vector<BenchRow> Bench::suite_rows() const {
 }
 
 std::span<const Suite> suites() {
-  static constexpr std::array<Suite, 10> kSuites = {{
+  static constexpr std::array<Suite, 12> kSuites = {{
       {"overview", "the README's table: prefill, decode and backward at one size each (the default)", run_overview},
       {"peak", "what the machine does at most: multiply-adds, bf16 dots, bytes read", run_peak},
       {"forward", "every type and head dimension, both memory layouts; grouped heads against as many alone", run_forward},
@@ -67,6 +67,8 @@ std::span<const Suite> suites() {
       {"backward", "gradients: every type, both layouts, with and without a causal mask", run_backward},
       {"short", "16 to 512 tokens against GEMM, softmax, GEMM by oneDNN; the cost of a call", run_short},
       {"masks", "windows, documents, block-sparse layouts against their share of the dense time", run_masks},
+      {"sparse", "published sparse patterns at 16,384 tokens against their share of the dense time", run_sparse},
+      {"kv", "decode from caches of every format and layout; 8 bits against bfloat16", run_kv},
       {"scaling", "time and memory from 256 to 65,536 tokens; threads", run_scaling},
       {"gate", "the project's targets, PASS or FAIL, within 90 seconds", run_gate},
   }};

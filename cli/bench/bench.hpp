@@ -66,6 +66,8 @@ void run_decode(Bench& bench);
 void run_backward(Bench& bench);
 void run_short(Bench& bench);
 void run_masks(Bench& bench);
+void run_sparse(Bench& bench);
+void run_kv(Bench& bench);
 void run_scaling(Bench& bench);
 void run_gate(Bench& bench);
 

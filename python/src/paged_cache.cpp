@@ -104,8 +104,10 @@ std::string describe(SharedPool& self) {
 
 constexpr const char* kDocumentation =
     "Keys and values of many sequences in one pool of pages of 256 tokens, for all layers of a model.\n\n"
-    "Pages are counted by their users: `fork` shares all of them, and a page that is not full is copied when one of its users appends. Full\n"
-    "pages whose token ids are known stay after their last user has gone, for sequences that begin with the same tokens; the one that nobody\n"
+    "Pages are counted by their users: `fork` shares all of them, and a page that is not full is copied when one of its users appends. "
+    "Full\n"
+    "pages whose token ids are known stay after their last user has gone, for sequences that begin with the same tokens; the one that "
+    "nobody\n"
     "has used for the longest time goes first when a page is needed.\n\n"
     ">>> import heed, numpy as np\n"
     ">>> pool = heed.PagedKvCache(kv_heads=2, head_dim=64, capacity_pages=8)\n"
@@ -130,7 +132,8 @@ void bind_paged_cache(nb::module_& module) {
       .def("__init__", make_pool, nb::kw_only(), nb::arg("layers") = 1, nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("value_dim") = 0,
            nb::arg("capacity_pages"), nb::arg("dtype") = "float32")
       .def("create", create, nb::arg("prompt") = nb::none(), nb::sig("def create(self, prompt: object | None = None) -> tuple[int, int]"),
-           "(sequence, cached): a new sequence, which begins with what the pool has of `prompt`, whole pages of token ids; at least one token\n"
+           "(sequence, cached): a new sequence, which begins with what the pool has of `prompt`, whole pages of token ids; at least one "
+           "token\n"
            "is left over.")
       .def(
           "fork", [](SharedPool& self, Sequence s) { return locked(self, [s](Pool& pool) { return pool.fork(s); }); }, nb::arg("sequence"),
@@ -139,7 +142,8 @@ void bind_paged_cache(nb::module_& module) {
           "release", [](SharedPool& self, Sequence s) { locked(self, [s](Pool& pool) { pool.release(s); }); }, nb::arg("sequence"),
           "Ends a sequence.")
       .def(
-          "truncate", [](SharedPool& self, Sequence s, std::int64_t length) { locked(self, [&](Pool& pool) { pool.truncate(s, length); }); },
+          "truncate",
+          [](SharedPool& self, Sequence s, std::int64_t length) { locked(self, [&](Pool& pool) { pool.truncate(s, length); }); },
           nb::arg("sequence"), nb::arg("length"), "Forgets every token at and past `length`, and what was reserved.")
       .def(
           "length", [](SharedPool& self, Sequence s) { return locked(self, [s](Pool& pool) { return pool.length(s); }); },
