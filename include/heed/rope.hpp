@@ -82,6 +82,10 @@ struct RopeFrequencies {
 /// Throws InvalidArgument naming the field.
 [[nodiscard]] HEED_API RopeFrequencies rope_frequencies(const RopeConfig& config, std::int64_t length);
 
+/// Whether all frequencies change as a sequence grows (RopeDynamic, RopeLong). Keys that were rotated for a shorter length are wrong then:
+/// cache them un-rotated, and rotate what a query looks at by the table of the length.
+[[nodiscard]] HEED_API bool depends_on_length(const RopeConfig& config) noexcept;
+
 /// cos and sin, float32 [length, rotary_dim / 2], magnitude included; angles computed in float64.
 struct RopeTable {
   Tensor cos, sin;

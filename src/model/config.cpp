@@ -7,6 +7,7 @@
 #include <heed/error.hpp>
 #include <heed/model/decoder.hpp>
 
+#include "base/message.hpp"
 #include "model/architecture.hpp"
 #include "model/gguf_cursor.hpp"
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kGemma3GlobalEvery = 6;  // layers 5, 11, 17, ... look at everything
 constexpr double kGemma3LocalRopeBase = 10000.0;
+constexpr std::int64_t kMostContext = std::int64_t{1} << 40;
 constexpr std::int64_t kGemma3LayersOf27B = 62;  // the one size that scales by width / heads and not by head_dim
 
 [[noreturn]] void fail(const GgufFile& file, const std::string& key, const std::string& what) {
@@ -167,6 +169,19 @@ void check_rope(const GgufFile& file, const ArchitectureTraits& traits, const Ro
   }
 }
 
+void apply_override(const RopeOverride& wanted, DecoderConfig& config) {
+  RopeConfig& rope = config.ropes.front();
+  if (wanted.base) rope.base = *wanted.base;
+  if (wanted.scaling) rope.scaling = *wanted.scaling;
+  if (wanted.base || wanted.scaling) static_cast<void>(rope_frequencies(rope, 1));
+  if (!wanted.context_length) return;
+  if (*wanted.context_length < 1 || *wanted.context_length > kMostContext) {
+    base::throw_invalid("read_config", "rope.context_length", "1 .. " + std::to_string(kMostContext),
+                        std::to_string(*wanted.context_length));
+  }
+  config.context_length = *wanted.context_length;
+}
+
 }  // namespace
 
 const ArchitectureTraits& architecture_traits(const GgufFile& file) {
@@ -190,7 +205,7 @@ const ArchitectureTraits& architecture_traits(const GgufFile& file) {
   fail(file, "general.architecture", "expected llama, mistral, qwen2, qwen3 or gemma3, got " + quoted(name));
 }
 
-DecoderConfig read_config(const GgufFile& file) {
+DecoderConfig read_config(const GgufFile& file, const RopeOverride& rope_override) {
   const ArchitectureTraits& traits = architecture_traits(file);
   const Metadata meta(file, traits.name);
   DecoderConfig config;
@@ -208,6 +223,7 @@ DecoderConfig read_config(const GgufFile& file) {
   }
   read_layers(file, meta, traits, config);
   for (const RopeConfig& rope : config.ropes) check_rope(file, traits, rope);
+  apply_override(rope_override, config);
   return config;
 }
 

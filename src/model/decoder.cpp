@@ -3,8 +3,8 @@
 
 namespace heed::model {
 
-Decoder::Decoder(const GgufFile& file) {
-  DecoderConfig config = read_config(file);
+Decoder::Decoder(const GgufFile& file, const RopeOverride& rope) {
+  DecoderConfig config = read_config(file, rope);
   DecoderWeights weights = load_weights(file, config);
   state_ = std::make_unique<const State>(State{std::move(config), std::move(weights)});
 }

@@ -13,6 +13,7 @@
 
 #include "base/message.hpp"
 #include "model/decoder_state.hpp"
+#include "model/rotation.hpp"
 #include "nn/elementwise.hpp"
 #include "nn/linear.hpp"
 
@@ -52,7 +53,11 @@ struct Activations {
 
 KvCacheConfig cache_config(const DecoderConfig& c, std::int64_t capacity_tokens) {
   std::vector<std::optional<std::int64_t>> windows;
-  for (const LayerConfig& layer : c.layer) windows.push_back(layer.window_tokens);
+  for (const LayerConfig& layer : c.layer) {
+    // Rotated copies are made of keys that lie in one block.
+    const bool whole = depends_on_length(c.ropes[layer.rope]);
+    windows.push_back(whole ? std::nullopt : layer.window_tokens);
+  }
   return {.layers = c.layers,
           .batch = 1,
           .kv_heads = c.kv_heads,
@@ -69,13 +74,16 @@ const float* data_or_null(const Vector& vector) { return vector.empty() ? nullpt
 struct Session::State {
   State(const Decoder& decoder, std::int64_t capacity)
       : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity), cache(cache_config(config, capacity)) {
-    for (const RopeConfig& rope : config.ropes) rope_tables.push_back(rope_table(rope, capacity));
+    for (const RopeConfig& rope : config.ropes) rotations.emplace_back(rope, config.pairing, capacity);
+    rotated_keys.resize(config.layer.size());
   }
 
   void check(std::span<const Token> tokens) const;
   void embed(std::span<const Token> tokens);
   void attend(std::size_t layer, std::int64_t n);
   void rotate(std::vector<float>& x, std::int64_t n, std::int64_t heads, const RopeTable& table);
+  KvView rotated(std::size_t layer);
+  void begin_pass(std::int64_t length);
   void feed_forward(std::size_t layer, std::int64_t n);
   void run(std::span<const Token> tokens);
   void head(std::int64_t first, std::int64_t count);
@@ -84,7 +92,9 @@ struct Session::State {
   const DecoderWeights& weights;
   std::int64_t capacity_tokens;
   KvCache cache;
-  std::vector<RopeTable> rope_tables;  // one per config.ropes
+  std::vector<Rotation> rotations;        // one per config.ropes
+  std::vector<RotatedKeys> rotated_keys;  // [layers]; empty where keys are cached rotated
+  std::int64_t expected_length = 0;
   Activations a;
   std::vector<float> logits;  // [rows, vocabulary]
 };
@@ -120,6 +130,18 @@ void Session::State::rotate(std::vector<float>& x, std::int64_t n, std::int64_t 
   apply_rope_into(view, view, table.cos, table.sin, config.pairing, TensorView(a.positions.data(), {n}));
 }
 
+/// The cache of a layer with its keys rotated for this pass.
+KvView Session::State::rotated(std::size_t layer) {
+  KvView stored = cache.layer(static_cast<std::int64_t>(layer));
+  const Rotation& rotation = rotations[config.layer[layer].rope];
+  if (!rotation.follows_length()) return stored;
+  return {rotated_keys[layer].update(rotation, stored.keys(), cache.length()), stored.values()};
+}
+
+void Session::State::begin_pass(std::int64_t length) {
+  for (Rotation& rotation : rotations) rotation.set_length(std::max(length, expected_length));
+}
+
 void Session::State::attend(std::size_t layer, std::int64_t n) {
   const LayerWeights& w = weights.layer[layer];
   const LayerConfig& c = config.layer[layer];
@@ -134,14 +156,15 @@ void Session::State::attend(std::size_t layer, std::int64_t n) {
     nn::rms_norm(a.q.data(), a.q.data(), w.q_norm.data(), n * config.query_heads, config.head_dim, config.norm_epsilon);
     nn::rms_norm(a.k.data(), a.k.data(), w.k_norm.data(), n * config.kv_heads, config.head_dim, config.norm_epsilon);
   }
-  rotate(a.q, n, config.query_heads, rope_tables[c.rope]);
-  rotate(a.k, n, config.kv_heads, rope_tables[c.rope]);
+  const Rotation& rotation = rotations[c.rope];
+  rotate(a.q, n, config.query_heads, rotation.table());
+  if (!rotation.follows_length()) rotate(a.k, n, config.kv_heads, rotation.table());
 
   const auto l = static_cast<std::int64_t>(layer);
   cache.append(l, TensorView(a.k.data(), {1, n, config.kv_heads, config.head_dim}),
                TensorView(a.v.data(), {1, n, config.kv_heads, config.value_dim}));
   attention_into({.out = MutableTensorView(a.attended.data(), {1, n, config.query_heads, config.value_dim})},
-                 TensorView(a.q.data(), {1, n, config.query_heads, config.head_dim}), cache.layer(l),
+                 TensorView(a.q.data(), {1, n, config.query_heads, config.head_dim}), rotated(layer),
                  {.mask = c.window_tokens ? Mask::sliding_window(*c.window_tokens) : Mask::causal(),
                   .scale = config.attention_scale,
                   .softcap = config.attention_softcap});
@@ -213,16 +236,32 @@ Session::~Session() = default;
 
 std::int64_t Session::length() const noexcept { return state_->cache.length(); }
 
-void Session::truncate(std::int64_t length) { state_->cache.truncate(length); }
+void Session::truncate(std::int64_t length) {
+  state_->cache.truncate(length);
+  state_->expected_length = 0;
+}
+
+void Session::expect(std::int64_t length) {
+  if (length > state_->capacity_tokens) {
+    base::throw_invalid("Session::expect", "length", "at most " + std::to_string(state_->capacity_tokens) + " (the capacity)",
+                        std::to_string(length));
+  }
+  state_->expected_length = length;
+}
 
 std::int64_t Session::earliest_length() const noexcept { return state_->cache.earliest_length(); }
 
-std::int64_t Session::cache_bytes() const noexcept { return state_->cache.bytes_in_use(); }
+std::int64_t Session::cache_bytes() const noexcept {
+  std::int64_t bytes = state_->cache.bytes_in_use();
+  for (const RotatedKeys& keys : state_->rotated_keys) bytes += keys.bytes();
+  return bytes;
+}
 
 std::span<const float> Session::feed(std::span<const Token> tokens) {
   State& s = *state_;
   s.check(tokens);
   const std::int64_t before = s.cache.length();
+  s.begin_pass(before + static_cast<std::int64_t>(tokens.size()));
   std::size_t n = 0;
   try {
     for (std::size_t begin = 0; begin < tokens.size(); begin += n) {
@@ -243,6 +282,7 @@ void Session::feed_all(std::span<const Token> tokens,
   State& s = *state_;
   s.check(tokens);
   const auto total = static_cast<std::int64_t>(tokens.size());
+  s.begin_pass(s.cache.length() + total);
   for (std::int64_t begin = 0; begin < total; begin += kChunkTokens) {
     const std::int64_t n = std::min(total - begin, kChunkTokens);
     s.run(tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(n)));

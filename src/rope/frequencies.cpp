@@ -176,6 +176,10 @@ struct Resolver {
 
 }  // namespace
 
+bool depends_on_length(const RopeConfig& config) noexcept {
+  return std::holds_alternative<RopeDynamic>(config.scaling) || std::holds_alternative<RopeLong>(config.scaling);
+}
+
 RopeFrequencies rope_frequencies(const RopeConfig& config, std::int64_t length) {
   if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
     base::throw_invalid(kFunction, "rotary_dim", "an even number of at least 2", std::to_string(config.rotary_dim));

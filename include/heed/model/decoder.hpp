@@ -42,8 +42,16 @@ struct DecoderConfig {
   std::vector<RopeConfig> ropes;   ///< the distinct rotations of the model's layers
   std::vector<LayerConfig> layer;  ///< [layers]
 };
-/// Throws FormatError naming the key.
-[[nodiscard]] HEED_API DecoderConfig read_config(const GgufFile& file);
+/// Another rotation than the file's, to read further than a model was trained for, or to try what does.
+/// It takes the place of DecoderConfig::ropes[0]: of every layer's rotation, but for the local layers of models that give these one of their
+/// own (Gemma 3: base 10,000, never scaled), as a window needs no longer reach.
+struct RopeOverride {
+  std::optional<double> base = {};                  ///< none: the file's
+  std::optional<RopeScaling> scaling = {};          ///< none: the file's. std::monostate: no scaling
+  std::optional<std::int64_t> context_length = {};  ///< none: the file's
+};
+/// Throws FormatError naming the key, InvalidArgument naming the field of `rope`.
+[[nodiscard]] HEED_API DecoderConfig read_config(const GgufFile& file, const RopeOverride& rope = {});
 
 /// What a model takes, by part. Bytes as stored in the file, without copies.
 struct ModelInfo {
@@ -56,7 +64,7 @@ struct ModelInfo {
 /// Weights in the mapped file plus the code to run them. Immutable and shareable between sessions; the GgufFile must outlive it.
 class HEED_API Decoder {
  public:
-  explicit Decoder(const GgufFile& file);
+  explicit Decoder(const GgufFile& file, const RopeOverride& rope = {});
   Decoder(Decoder&&) noexcept;
   ~Decoder();
   [[nodiscard]] const DecoderConfig& config() const noexcept;
@@ -68,10 +76,15 @@ class HEED_API Decoder {
 };
 
 /// One sequence: a KV cache and its scratch. Float32 activations and cache: the result is the exact meaning of the file.
+///
+/// Where a rotation depends on the length (depends_on_length), one feed is one forward pass: its queries, and every key that they look at,
+/// turn by the frequencies of the length that the sequence has at its end. Keys are cached un-rotated for that, with a rotated copy beside
+/// them: the keys' memory twice, sliding windows included. A feed rotates its own keys only, unless the frequencies changed since the last:
+/// then all (dynamic NTK: every feed past max_positions; LongRoPE: the one that passes L). What deeper layers
+/// cached of earlier tokens stays as it was computed at their time; for a pass from scratch, truncate(0) and feed everything.
 class HEED_API Session {
  public:
-  /// Throws InvalidArgument when capacity_tokens exceeds the model's context length. A rotation that depends on the length (LongRoPE)
-  /// takes the capacity for it, because cached keys are rotated already.
+  /// Throws InvalidArgument when capacity_tokens exceeds the model's context length.
   Session(const Decoder& decoder, std::int64_t capacity_tokens);
   Session(Session&&) noexcept;
   ~Session();
@@ -82,7 +95,11 @@ class HEED_API Session {
   /// is possible, else InvalidArgument.
   void truncate(std::int64_t length);
   [[nodiscard]] std::int64_t earliest_length() const noexcept;
-  /// Bytes of keys and values that are held.
+  /// Announces that the sequence will have at least `length` tokens, until the next truncate: feeds take the frequencies of that length.
+  /// With it a prompt that is fed in pieces gives what it gives when fed at once; for rotations that do not depend on the length nothing changes.
+  /// Throws InvalidArgument when the capacity is exceeded.
+  void expect(std::int64_t length);
+  /// Bytes of keys and values that are held, rotated copies included.
   [[nodiscard]] std::int64_t cache_bytes() const noexcept;
 
   /// Feeds tokens (a prompt in chunks, or one token); returns the logits after the last one, float32 [vocabulary], valid until the next call.
