@@ -18,6 +18,7 @@ void add_run(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_perplexity(CLI::App& app, Action& action);
+void add_rope(CLI::App& app, Action& action);
 void add_kernels(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 

@@ -86,6 +86,7 @@ int main(int argc, char** argv) {
   add_info(app, action);
   add_tokenize(app, action);
   add_perplexity(app, action);
+  add_rope(app, action);
   add_kernels(app, action);
   add_bench(app, action);
   try {

@@ -23,6 +23,7 @@
 #include "cli/commands.hpp"
 #include "cli/context.hpp"
 #include "cli/io.hpp"
+#include "cli/rope_options.hpp"
 
 namespace heed::cli {
 namespace {
@@ -35,7 +36,8 @@ last line on standard output is `nll X ppl Y tokens N`: the mean of -log p over 
 
 Examples:
   heed perplexity models/smollm2.gguf --text-file /usr/share/common-licenses/BSD
-  heed perplexity models/gemma3.gguf --text-file book.txt --context 2048 --max-tokens 20000 --json)";
+  heed perplexity models/gemma3.gguf --text-file book.txt --context 2048 --max-tokens 20000 --json
+  heed perplexity models/smollm2.gguf --text-file book.txt --rope-scaling yarn --rope-factor 2)";
 
 constexpr std::size_t kPieceTokens = 256;  // between two lines of progress and looks at Ctrl-C
 
@@ -44,6 +46,7 @@ struct PerplexityOptions {
   std::int64_t max_tokens = 0, context = 0;
   int threads = 0;
   bool json = false;
+  RopeOptions rope;
 };
 
 using Window = std::vector<Token>;
@@ -77,6 +80,7 @@ struct Score {
 bool add_window(model::Session& session, const Window& window, std::int64_t total, Score& score) {
   session.truncate(0);
   const std::span<const Token> inputs(window.data(), window.size() - 1);
+  session.expect(static_cast<std::int64_t>(inputs.size()));
   for (std::size_t at = 0; at < inputs.size(); at += kPieceTokens) {
     if (interrupted()) return false;
     session.feed_all(inputs.subspan(at, std::min(kPieceTokens, inputs.size() - at)),
@@ -111,14 +115,16 @@ int perplexity(const PerplexityOptions& options) {
   use_threads(options.threads);
   const auto file = model::GgufFile::open(options.model);
   const model::Tokenizer tokenizer(file);
-  const model::DecoderConfig config = model::read_config(file);
+  const ChosenRope chosen = choose_rope(options.rope, model::read_config(file), options.context);
+  const model::DecoderConfig config = model::read_config(file, chosen.rope);
   if (tokenizer.vocabulary_size() > config.vocabulary) {  // a target would have no logit
     throw std::runtime_error(
         fmt::format("the tokenizer knows {} tokens, the model predicts {}", tokenizer.vocabulary_size(), config.vocabulary));
   }
   const std::int64_t context = chosen_context(options.context, config);
   const auto windows = read_windows(options, tokenizer, context);
-  const model::Decoder decoder(file);
+  note(chosen.note);
+  const model::Decoder decoder(file, chosen.rope);
   // The first window is the longest.
   model::Session session(decoder, static_cast<std::int64_t>(windows.front().size()));
   Score score;
@@ -152,6 +158,7 @@ void add_perplexity(CLI::App& app, Action& action) {
       ->type_name("N");
   command->add_flag("--json", options->json, "Print JSON");
   add_threads(*command, options->threads);
+  add_rope_options(*command, options->rope);
   command->callback([options, &action] { action = [options] { return perplexity(*options); }; });
 }
 

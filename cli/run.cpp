@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 #include "cli/context.hpp"
 #include "cli/io.hpp"
 #include "cli/prompt.hpp"
+#include "cli/rope_options.hpp"
 
 namespace heed::cli {
 namespace {
@@ -26,11 +28,12 @@ using model::Token;
 
 constexpr const char* kFooter = R"(The continuation goes to standard output as it comes, tokens per second to standard error.
 Without --temperature the likeliest token is taken each time. The first token's probabilities come with the
-prompt, so the line "generation" counts one token less.
+prompt, so the line "generation" counts one token less. What a --rope-scaling does, and why: heed rope.
 
 Examples:
   heed run models/smollm2.gguf -p "Once upon a time"
   heed run models/smollm2.gguf --chat -p "Why is the sky blue?" --temperature 0.7 --seed 1
+  heed run models/smollm2.gguf --prompt-file long.txt --rope-scaling yarn --rope-factor 4
   git log -1 | heed run models/gemma3.gguf --prompt-file - --max-tokens 40 2>/dev/null)";
 
 // Ctrl-C is looked at between pieces of the prompt; the decoder's own pieces have this length too.
@@ -43,6 +46,7 @@ struct RunOptions {
   int threads = 0;
   bool chat = false, print_ids = false, ignore_end = false;
   model::SamplingOptions sampling;
+  RopeOptions rope;
 };
 
 class Stopwatch {
@@ -78,8 +82,10 @@ std::int64_t checked_context(const RunOptions& options, const model::DecoderConf
 /// One continuation and what it took.
 class Generation {
  public:
-  Generation(const RunOptions& options, const model::Tokenizer& tokenizer, model::Session& session)
-      : options_(options), tokenizer_(tokenizer), session_(session), sampler_(options.sampling), stream_(tokenizer) {}
+  Generation(const RunOptions& options, const model::Tokenizer& tokenizer, const RopeScaling& scaling, model::Session& session)
+      : options_(options), tokenizer_(tokenizer), session_(session), sampler_(options.sampling), stream_(tokenizer) {
+    if (const auto* rope = std::get_if<RopeLong>(&scaling)) rereads_at_ = rope->original_length;
+  }
 
   void run(const std::vector<Token>& prompt, std::int64_t context) {
     history_ = prompt;
@@ -99,16 +105,31 @@ class Generation {
   }
 
  private:
+  /// Logits after the whole history, in an empty session.
+  std::span<const float> read_history() {
+    std::span<const float> logits;
+    const std::span<const Token> all(history_);
+    session_.expect(static_cast<std::int64_t>(all.size()));
+    for (std::size_t at = 0; at < all.size() && !interrupted(); at += kPromptPiece) {
+      logits = session_.feed(all.subspan(at, std::min(kPromptPiece, all.size() - at)));
+    }
+    return logits;
+  }
+
   std::span<const float> read_prompt() {
     const Stopwatch watch;
-    std::span<const float> logits;
-    const std::span<const Token> prompt(history_);
-    for (std::size_t at = 0; at < prompt.size() && !interrupted(); at += kPromptPiece) {
-      logits = session_.feed(prompt.subspan(at, std::min(kPromptPiece, prompt.size() - at)));
-    }
+    const auto logits = read_history();
     prompt_tokens_ = session_.length();
     prompt_seconds_ = watch.seconds();
     return logits;
+  }
+
+  /// LongRoPE changes all frequencies once, past length L. Cached keys follow by themselves, but the layers above the first remember what
+  /// the short frequencies made of the text: it is read again, as Transformers does.
+  std::span<const float> step(const Token& token) {
+    if (session_.length() != rereads_at_) return session_.feed(std::span<const Token>(&token, 1));
+    session_.truncate(0);
+    return read_history();
   }
 
   /// The first token costs no step of its own: its logits came with the prompt.
@@ -122,7 +143,7 @@ class Generation {
       if (i + 1 == options_.max_tokens) break;
       context_full_ = session_.length() == context;
       if (context_full_) break;
-      logits = session_.feed(std::span<const Token>(&token, 1));
+      logits = step(token);
       ++steps_;
     }
     generation_seconds_ = watch.seconds();
@@ -140,6 +161,7 @@ class Generation {
   model::StreamDecoder stream_;
   std::vector<Token> history_;
   std::int64_t prompt_tokens_ = 0, steps_ = 0;
+  std::int64_t rereads_at_ = -1;  // the length at which the text is read again; -1: never
   double prompt_seconds_ = 0, generation_seconds_ = 0;
   bool context_full_ = false;
 };
@@ -149,11 +171,13 @@ int run(const RunOptions& options) {
   const auto file = model::GgufFile::open(options.model);
   const model::Tokenizer tokenizer(file);
   const auto prompt = encode_prompt(options, file, tokenizer);
-  const std::int64_t context = checked_context(options, model::read_config(file), prompt.size());
-  const model::Decoder decoder(file);
+  const ChosenRope chosen = choose_rope(options.rope, model::read_config(file), options.context);
+  const std::int64_t context = checked_context(options, model::read_config(file, chosen.rope), prompt.size());
+  note(chosen.note);
+  const model::Decoder decoder(file, chosen.rope);
   // The cache takes what this run can need at most, so that a short answer by a long-context model stays small.
   model::Session session(decoder, std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens));
-  Generation generation(options, tokenizer, session);
+  Generation generation(options, tokenizer, decoder.config().ropes.front().scaling, session);
   generation.run(prompt, context);
   note(generation.report());
   return interrupted() ? kInterrupted : kSuccess;
@@ -205,6 +229,7 @@ void add_run(CLI::App& app, Action& action) {
   command->add_flag("--ignore-end", options->ignore_end, "Go on after the model's end token");
   add_threads(*command, options->threads);
   add_sampling(*command, options->sampling);
+  add_rope_options(*command, options->rope);
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

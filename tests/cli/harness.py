@@ -44,9 +44,9 @@ def output_of(*command, **options):
     return done.stdout
 
 
-def dump_logits(options, model, tokens, prefill, first, folder):
+def dump_logits(options, model, tokens, prefill, first, folder, *more):
     """The engine's logits after tokens[first:], [n, vocabulary]: the first `prefill` tokens fed together, the others one by one."""
     import numpy as np
     path = pathlib.Path(folder) / "logits.f32"
-    output_of(options.dump_logits, model, path, prefill, first, stdin=" ".join(map(str, tokens)))
+    output_of(options.dump_logits, model, path, prefill, first, *more, stdin=" ".join(map(str, tokens)))
     return np.fromfile(path, "<f4").reshape(len(tokens) - first, -1)

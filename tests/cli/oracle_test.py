@@ -94,9 +94,17 @@ class RealModel(unittest.TestCase):
         tokens = (self.licence * 3)[:self.long_tokens]
         self.compare_logits(tokens, np.array(list(self.oracle.logits(tokens, skip=len(tokens) - 8))), prefill=len(tokens) - 4)
 
-    def compare_logits(self, tokens, expected, prefill):
+    def test_scaled_rotation(self):
+        """--rope-scaling reaches the layers that see everything, and no others."""
+        tokens = self.licence[:60]
+        self.oracle.rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000}
+        self.addCleanup(setattr, self.oracle, "rope", None)
+        options = ["--rope-scaling", "yarn", "--rope-factor", 4, "--rope-original-context", 1000]
+        self.compare_logits(tokens, np.array(list(self.oracle.logits(tokens)))[-8:], 56, *options)
+
+    def compare_logits(self, tokens, expected, prefill, *options):
         with tempfile.TemporaryDirectory() as folder:
-            got = harness.dump_logits(OPTIONS, self.path, tokens, prefill, len(tokens) - len(expected), folder)
+            got = harness.dump_logits(OPTIONS, self.path, tokens, prefill, len(tokens) - len(expected), folder, *options)
         error = np.abs(got - expected).max(axis=1)
         print(f"{self.name}: {len(tokens)} tokens, largest difference of logits {error.max():.2e}")
         # 0.05 would pass a wrong epsilon or a rounded scale; both computations in float32 differ by up to 2e-4.

@@ -119,6 +119,10 @@ class Mha(Shape):
     heads, kv_heads, head_dim = 3, 3, 32
 
 
+class Single(Shape):
+    layers = 1
+
+
 class Even(Shape):
     head_dim = Shape.width // Shape.heads  # what other programs insist on for qwen2
 
@@ -131,6 +135,11 @@ MODELS = {  # name -> (architecture, shape, metadata, biases, qk_norm, own outpu
     "partial": ("llama", Shape, {"rope.dimension_count": 16}, False, False, True),
     "linear": ("llama", Shape, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, False, False, True),
     "divisors": ("llama", Shape, {}, False, False, True),
+    "yarn": ("llama", Shape, {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
+                              "rope.scaling.attn_factor": 0.8}, False, False, True),
+    "longrope": ("llama", Shape, {"rope.scaling.type": "longrope", "rope.scaling.factor": 16.0,
+                                  "rope.scaling.original_context_length": 32}, False, False, True),
+    "single": ("qwen3", Single, {}, False, True, False),
 }
 
 
@@ -140,6 +149,9 @@ def write_model(path, name, more_metadata=None):
     weights = tensors(shape, np.random.default_rng(list(MODELS).index(name)), biases, qk_norm, output)
     if name == "divisors":
         weights["rope_freqs.weight"] = 1 + np.arange(shape.head_dim // 2)**2 / 20
+    if name == "longrope":
+        weights["rope_factors_short.weight"] = 1 + np.arange(shape.head_dim // 2) / 50
+        weights["rope_factors_long.weight"] = 1 + np.arange(shape.head_dim // 2)**2 / 15
     write(path, metadata(arch, shape, extra | (more_metadata or {})), weights)
 
 

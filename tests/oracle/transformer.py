@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from gguf import Gguf
+import rope_scaling
 
 CHUNK = 256  # tokens per pass: bounds the [chunk, vocabulary] logits
 THREADS = len(os.sched_getaffinity(0))
@@ -62,12 +63,12 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def rope(x, positions, frequencies, interleaved):
-    """x [n, heads, D]: pair i turns by position * frequencies[i], i < d / 2 <= D / 2; the elements past d stay as they are.
-    Angles in float64, as float32 loses them at long contexts."""
+def rope(x, positions, frequencies, magnitude, interleaved):
+    """x [n, heads, D]: pair i turns by position * frequencies[i] and grows by the magnitude, i < d / 2 <= D / 2; the elements past d stay
+    as they are. Angles in float64, as float32 loses them at long contexts."""
     d = 2 * len(frequencies)
     angle = positions[:, None] * frequencies
-    cos, sin = np.cos(angle)[:, None, :].astype(x.dtype), np.sin(angle)[:, None, :].astype(x.dtype)
+    cos, sin = ((magnitude * wave(angle))[:, None, :].astype(x.dtype) for wave in (np.cos, np.sin))
     first = np.s_[..., 0:d:2] if interleaved else np.s_[..., :d // 2]
     second = np.s_[..., 1:d:2] if interleaved else np.s_[..., d // 2:d]
     out = x.copy()
@@ -93,7 +94,10 @@ def attention(q, k, v, first, window):
 
 
 class Model:
-    def __init__(self, path, dtype=np.float32):
+    """`rope`: a rule of rope_scaling.py in place of the file's, `rope_theta` in it a base. Keys are kept un-rotated: a call of logits is one
+    forward pass, in which all keys turn by the frequencies of the length at its end."""
+
+    def __init__(self, path, dtype=np.float32, rope=None):
         file = Gguf(path)
         self.arch = file.metadata["general.architecture"]
         assert self.arch in ("llama", "mistral", "qwen2", "qwen3", "gemma3"), self.arch
@@ -108,25 +112,38 @@ class Model:
         self.epsilon = get("attention.layer_norm_rms_epsilon")
         self.rope_base, self.window = get("rope.freq_base"), get("attention.sliding_window", 1 << 40)
         self.rope_dims = get("rope.dimension_count", self.head_dim)
-        self.rope_factor = get("rope.scaling.factor", 1.0) if get("rope.scaling.type") == "linear" else 1.0
         self.weights = {name: file.tensor(name, dtype) for name in file.infos}
+        self.file_rope, self.rope = self.rule_of(get), rope
 
-    def frequencies(self, base, factor):
-        d = self.rope_dims
-        return base ** (-np.arange(0, d, 2) / d) / factor
+    def rule_of(self, get):
+        """The file's own rule. GGUF's attn_factor multiplies YaRN's magnitude; this one's attention_factor is the end of it."""
+        rule = {"rope_type": get("rope.scaling.type", "default"), "factor": get("rope.scaling.factor", 1.0),
+                "original_max_position_embeddings": get("rope.scaling.original_context_length", get("context_length"))}
+        if "rope_freqs.weight" in self.weights:
+            return {"rope_type": "default"}
+        if rule["rope_type"] == "longrope":
+            rule |= {f"{which}_factor": self.weights[f"rope_factors_{which}.weight"] for which in ("short", "long")}
+        if rule["rope_type"] == "yarn" and get("rope.scaling.attn_factor"):
+            rule["attention_factor"] = get("rope.scaling.attn_factor") * (0.1 * np.log(rule["factor"]) + 1)
+        return rule
 
-    def layer_kind(self, layer):
-        """(RoPE frequencies, window) of a layer: every sixth layer of Gemma 3 is global, the others look at a window with base 10,000."""
+    def layer_kind(self, layer, length):
+        """((RoPE frequencies, magnitude), window) of a layer: every sixth layer of Gemma 3 is global, the others look at a window with
+        base 10,000 and no scaling."""
         if self.gemma and layer % 6 != 5:
-            return self.frequencies(10000.0, 1.0), self.window
-        factor = self.weights.get("rope_freqs.weight", self.rope_factor)
-        return self.frequencies(self.rope_base, factor), 1 << 40 if self.gemma else self.window
+            return rope_scaling.frequencies({"rope_type": "default"}, self.rope_dims, 10000.0, length), self.window
+        rule = self.rope or self.file_rope
+        frequencies, magnitude = rope_scaling.frequencies(rule, self.rope_dims, rule.get("rope_theta", self.rope_base), length)
+        if not self.rope:
+            frequencies = frequencies / self.weights.get("rope_freqs.weight", 1.0)
+        return (frequencies, magnitude), 1 << 40 if self.gemma else self.window
 
     def norm(self, x, name):
         return rms_norm(x, self.weights[name + ".weight"], self.epsilon)
 
-    def qkv(self, h, layer, positions):
-        block, (frequencies, _) = f"blk.{layer}.attn_", self.layer_kind(layer)
+    def qkv(self, h, layer):
+        """Un-rotated."""
+        block = f"blk.{layer}.attn_"
 
         def project(name):
             y = linear(h, self.weights[f"{block}{name}.weight"])
@@ -137,17 +154,19 @@ class Model:
         q, k, v = (project(name) for name in "qkv")
         if self.arch in ("qwen3", "gemma3"):
             q, k = self.norm(q, block + "q_norm"), self.norm(k, block + "k_norm")
-        # The converter of llama files permutes the rows of Q and K, which turns half pairs into neighbours.
-        neighbours = self.arch in ("llama", "mistral")
-        return rope(q, positions, frequencies, neighbours), rope(k, positions, frequencies, neighbours), v
+        return q, k, v
 
-    def run_layer(self, x, layer, cache, positions):
+    def run_layer(self, x, layer, cache, positions, length):
         block = f"blk.{layer}."
-        q, k, v = self.qkv(self.norm(x, block + "attn_norm"), layer, positions)
+        q, k, v = self.qkv(self.norm(x, block + "attn_norm"), layer)
         if layer in cache:
             k, v = np.concatenate([cache[layer][0], k]), np.concatenate([cache[layer][1], v])
         cache[layer] = (k, v)
-        o = linear(attention(q, k, v, positions[0], self.layer_kind(layer)[1]), self.weights[block + "attn_output.weight"])
+        rotation, window = self.layer_kind(layer, length)
+        # The converter of llama files permutes the rows of Q and K, which turns half pairs into neighbours.
+        neighbours = self.arch in ("llama", "mistral")
+        q, k = rope(q, positions, *rotation, neighbours), rope(k, np.arange(len(k)), *rotation, neighbours)
+        o = linear(attention(q, k, v, positions[0], window), self.weights[block + "attn_output.weight"])
         x = x + (self.norm(o, block + "post_attention_norm") if self.gemma else o)
         h = self.norm(x, block + "ffn_norm")
         gate = (gelu_tanh if self.gemma else silu)(linear(h, self.weights[block + "ffn_gate.weight"]))
@@ -164,7 +183,7 @@ class Model:
             if self.gemma:
                 x = x * np.sqrt(self.width).astype(self.dtype)
             for layer in range(self.layers):
-                x = self.run_layer(x, layer, cache, past + first + np.arange(len(part)))
+                x = self.run_layer(x, layer, cache, past + first + np.arange(len(part)), past + len(tokens))
             x = self.norm(x, "output_norm")[max(0, skip - first):]
             if len(x):
                 yield from linear(x, self.weights.get("output.weight", self.weights["token_embd.weight"]))
