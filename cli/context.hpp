@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// --context N: a smaller context than the model's own.
+// --context N, a smaller context than the model's own; --kv-type, how its keys and values are kept.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <stdexcept>
+#include <string>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -21,6 +23,16 @@ inline std::int64_t chosen_context(std::int64_t asked, const model::DecoderConfi
     throw std::runtime_error(fmt::format("--context asks for {} tokens, the model was made for {}", asked, config.context_length));
   }
   return asked > 0 ? asked : config.context_length;
+}
+
+inline void add_kv_type(CLI::App& command, KvFormat& format) {
+  static const std::map<std::string, KvFormat> names = {{"float32", KvFormat::kFloat32},
+                                                        {"bfloat16", KvFormat::kBFloat16},
+                                                        {"float16", KvFormat::kFloat16},
+                                                        {"int8", KvFormat::kInt8}};
+  command.add_option("--kv-type", format, "How keys and values are kept: float32, bfloat16, float16 or int8 (default: float32)")
+      ->transform(CLI::CheckedTransformer(names).description(""))
+      ->type_name("TYPE");
 }
 
 }  // namespace heed::cli

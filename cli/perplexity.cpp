@@ -45,6 +45,7 @@ struct PerplexityOptions {
   std::string model, text_file;
   std::int64_t max_tokens = 0, context = 0;
   int threads = 0;
+  KvFormat kv_format = KvFormat::kFloat32;
   bool json = false;
   RopeOptions rope;
 };
@@ -126,7 +127,7 @@ int perplexity(const PerplexityOptions& options) {
   note(chosen.note);
   const model::Decoder decoder(file, chosen.rope);
   // The first window is the longest.
-  model::Session session(decoder, static_cast<std::int64_t>(windows.front().size()));
+  model::Session session(decoder, static_cast<std::int64_t>(windows.front().size()), {.kv_format = options.kv_format});
   Score score;
   for (const Window& window : windows) {
     if (!add_window(session, window, predictions(windows), score)) return kInterrupted;
@@ -157,6 +158,7 @@ void add_perplexity(CLI::App& app, Action& action) {
       ->check(CLI::Range(std::int64_t{2}, kMostTokens))
       ->type_name("N");
   command->add_flag("--json", options->json, "Print JSON");
+  add_kv_type(*command, options->kv_format);
   add_threads(*command, options->threads);
   add_rope_options(*command, options->rope);
   command->callback([options, &action] { action = [options] { return perplexity(*options); }; });

@@ -44,6 +44,7 @@ struct RunOptions {
   TextSource source;
   std::int64_t max_tokens = 256, context = 0;
   int threads = 0;
+  KvFormat kv_format = KvFormat::kFloat32;
   bool chat = false, print_ids = false, ignore_end = false;
   model::SamplingOptions sampling;
   RopeOptions rope;
@@ -176,7 +177,7 @@ int run(const RunOptions& options) {
   note(chosen.note);
   const model::Decoder decoder(file, chosen.rope);
   // The cache takes what this run can need at most, so that a short answer by a long-context model stays small.
-  model::Session session(decoder, std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens));
+  model::Session session(decoder, std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens), {.kv_format = options.kv_format});
   Generation generation(options, tokenizer, decoder.config().ropes.front().scaling, session);
   generation.run(prompt, context);
   note(generation.report());
@@ -227,6 +228,7 @@ void add_run(CLI::App& app, Action& action) {
   command->add_option("--system", options->system, "The system message, with --chat")->needs(chat)->type_name("TEXT");
   command->add_flag("--print-ids", options->print_ids, "Print the ids of the generated tokens in place of their text");
   command->add_flag("--ignore-end", options->ignore_end, "Go on after the model's end token");
+  add_kv_type(*command, options->kv_format);
   add_threads(*command, options->threads);
   add_sampling(*command, options->sampling);
   add_rope_options(*command, options->rope);

@@ -121,8 +121,8 @@ BenchCase against_bfloat16(std::int64_t keys, std::int64_t bytes) {
   return {.name = "keys a second, against bfloat16",
           .shape = shape_of(*narrow, 4),
           .dtype = to_string(KvFormat::kInt8),
-          .yardstick = rival_yardstick("bfloat16", "Gkeys/s", wide->tokens(), [wide] { wide->run(); }),
-          .work = narrow->tokens(),
+          .yardstick = rival_yardstick("bfloat16", "Mkeys/s", 1e3 * wide->tokens(), [wide] { wide->run(); }),
+          .work = 1e3 * narrow->tokens(),
           .run = [narrow] { narrow->run(); },
           .target = kTarget};
 }

@@ -51,7 +51,7 @@ struct Activations {
   }
 };
 
-KvCacheConfig cache_config(const DecoderConfig& c, std::int64_t capacity_tokens) {
+KvCacheConfig cache_config(const DecoderConfig& c, std::int64_t capacity_tokens, KvFormat format) {
   std::vector<std::optional<std::int64_t>> windows;
   for (const LayerConfig& layer : c.layer) {
     // Rotated copies are made of keys that lie in one block.
@@ -64,6 +64,7 @@ KvCacheConfig cache_config(const DecoderConfig& c, std::int64_t capacity_tokens)
           .head_dim = c.head_dim,
           .value_dim = c.value_dim,
           .capacity_tokens = capacity_tokens,
+          .format = format,
           .window_tokens = std::move(windows)};
 }
 
@@ -72,8 +73,8 @@ const float* data_or_null(const Vector& vector) { return vector.empty() ? nullpt
 }  // namespace
 
 struct Session::State {
-  State(const Decoder& decoder, std::int64_t capacity)
-      : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity), cache(cache_config(config, capacity)) {
+  State(const Decoder& decoder, std::int64_t capacity, KvFormat format)
+      : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity), cache(cache_config(config, capacity, format)) {
     for (const RopeConfig& rope : config.ropes) rotations.emplace_back(rope, config.pairing, capacity);
     rotated_keys.resize(config.layer.size());
   }
@@ -222,13 +223,24 @@ void Session::State::head(std::int64_t first, std::int64_t count) {
   }
 }
 
-Session::Session(const Decoder& decoder, std::int64_t capacity_tokens) {
+namespace {
+
+/// Rotated copies are made of float32 rows in one block.
+void check_format(const DecoderConfig& config, KvFormat format) {
+  if (format == KvFormat::kFloat32 || std::none_of(config.ropes.begin(), config.ropes.end(), depends_on_length)) return;
+  base::throw_invalid("Session", "kv_format", "float32, as the rotation depends on the length", to_string(format));
+}
+
+}  // namespace
+
+Session::Session(const Decoder& decoder, std::int64_t capacity_tokens, const SessionOptions& options) {
+  check_format(decoder.config(), options.kv_format);
   const std::int64_t limit = decoder.config().context_length;
   if (capacity_tokens < 1 || capacity_tokens > limit) {
     base::throw_invalid("Session", "capacity_tokens", "1 .. " + std::to_string(limit) + " (the model's context length)",
                         std::to_string(capacity_tokens));
   }
-  state_ = std::make_unique<State>(decoder, capacity_tokens);
+  state_ = std::make_unique<State>(decoder, capacity_tokens, options.kv_format);
 }
 
 Session::Session(Session&&) noexcept = default;

@@ -75,6 +75,12 @@ class HEED_API Decoder {
   std::unique_ptr<const State> state_;
 };
 
+struct SessionOptions {
+  /// How keys and values are kept. What 16 bits and 8 bits lose, in perplexity: docs/accuracy.md. Rotations that depend on the length need
+  /// float32.
+  KvFormat kv_format = KvFormat::kFloat32;
+};
+
 /// One sequence: a KV cache and its scratch. Float32 activations and cache: the result is the exact meaning of the file.
 ///
 /// Where a rotation depends on the length (depends_on_length), one feed is one forward pass: its queries, and every key that they look at,
@@ -84,8 +90,8 @@ class HEED_API Decoder {
 /// cached of earlier tokens stays as it was computed at their time; for a pass from scratch, truncate(0) and feed everything.
 class HEED_API Session {
  public:
-  /// Throws InvalidArgument when capacity_tokens exceeds the model's context length.
-  Session(const Decoder& decoder, std::int64_t capacity_tokens);
+  /// Throws InvalidArgument when capacity_tokens exceeds the model's context length, or for a format that the model's rotation does not allow.
+  Session(const Decoder& decoder, std::int64_t capacity_tokens, const SessionOptions& options = {});
   Session(Session&&) noexcept;
   ~Session();
 
