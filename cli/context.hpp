@@ -26,12 +26,13 @@ inline std::int64_t chosen_context(std::int64_t asked, const model::DecoderConfi
 }
 
 inline void add_kv_type(CLI::App& command, KvFormat& format) {
-  static const std::map<std::string, KvFormat> names = {{"float32", KvFormat::kFloat32},
-                                                        {"bfloat16", KvFormat::kBFloat16},
-                                                        {"float16", KvFormat::kFloat16},
-                                                        {"int8", KvFormat::kInt8}};
-  command.add_option("--kv-type", format, "How keys and values are kept: float32, bfloat16, float16 or int8 (default: float32)")
-      ->transform(CLI::CheckedTransformer(names).description(""))
+  static const std::map<std::string, KvFormat> formats = {
+      {"float32", KvFormat::kFloat32}, {"bfloat16", KvFormat::kBFloat16}, {"float16", KvFormat::kFloat16}, {"int8", KvFormat::kInt8}};
+  command
+      .add_option_function<std::string>(
+          "--kv-type", [&format](const std::string& name) { format = formats.at(name); },
+          "How keys and values are kept: float32, bfloat16, float16 or int8 (default: float32)")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}))
       ->type_name("TYPE");
 }
 

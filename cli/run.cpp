@@ -177,7 +177,8 @@ int run(const RunOptions& options) {
   note(chosen.note);
   const model::Decoder decoder(file, chosen.rope);
   // The cache takes what this run can need at most, so that a short answer by a long-context model stays small.
-  model::Session session(decoder, std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens), {.kv_format = options.kv_format});
+  model::Session session(decoder, std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens),
+                         {.kv_format = options.kv_format});
   Generation generation(options, tokenizer, decoder.config().ropes.front().scaling, session);
   generation.run(prompt, context);
   note(generation.report());

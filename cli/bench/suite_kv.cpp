@@ -25,8 +25,8 @@ constexpr std::int64_t kKvHeads = 8, kHeadDim = 128;
 
 /// As many independent caches of `keys` tokens as fill `bytes`, and what one query of every head reads of them.
 struct Stored {
-  std::vector<KvCache> caches;        // or
-  std::optional<PagedKvCache> pool;   // one sequence for each
+  std::vector<KvCache> caches;       // or
+  std::optional<PagedKvCache> pool;  // one sequence for each
   std::vector<KvView> views;
   Tensor q, out;  // [1, 1, Hq, D] float32
   std::int64_t keys;
@@ -61,8 +61,8 @@ void fill_caches(Stored& s, KvFormat format, std::int64_t count) {
 /// Pages of all sequences in turn, so that those of one lie apart.
 void fill_pool(Stored& s, KvFormat format, std::int64_t count) {
   const Tensor rows = random_tensor(DType::kFloat32, {1, kKvPageTokens, kKvHeads, kHeadDim}, 5);
-  s.pool.emplace(PagedKvCacheConfig{
-      .kv_heads = kKvHeads, .head_dim = kHeadDim, .capacity_pages = count * (s.keys / kKvPageTokens), .format = format});
+  s.pool.emplace(
+      PagedKvCacheConfig{.kv_heads = kKvHeads, .head_dim = kHeadDim, .capacity_pages = count * (s.keys / kKvPageTokens), .format = format});
   std::vector<PagedKvCache::Sequence> sequences;
   for (std::int64_t n = 0; n < count; ++n) sequences.push_back(s.pool->create());
   for (std::int64_t at = 0; at < s.keys; at += kKvPageTokens) {

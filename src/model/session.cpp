@@ -74,7 +74,8 @@ const float* data_or_null(const Vector& vector) { return vector.empty() ? nullpt
 
 struct Session::State {
   State(const Decoder& decoder, std::int64_t capacity, KvFormat format)
-      : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity), cache(cache_config(config, capacity, format)) {
+      : config(decoder.state_->config), weights(decoder.state_->weights), capacity_tokens(capacity),
+        cache(cache_config(config, capacity, format)) {
     for (const RopeConfig& rope : config.ropes) rotations.emplace_back(rope, config.pairing, capacity);
     rotated_keys.resize(config.layer.size());
   }
