@@ -19,6 +19,7 @@ void add_info(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_perplexity(CLI::App& app, Action& action);
 void add_rope(CLI::App& app, Action& action);
+void add_mask(CLI::App& app, Action& action);
 void add_kernels(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 

@@ -87,6 +87,7 @@ int main(int argc, char** argv) {
   add_tokenize(app, action);
   add_perplexity(app, action);
   add_rope(app, action);
+  add_mask(app, action);
   add_kernels(app, action);
   add_bench(app, action);
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed bench --suite sparse: the published patterns at a length where it matters. Time against the dense time's share of tiles that some
-// query sees, counted by the masks' own answers for single elements.
+// query sees.
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -13,9 +13,6 @@
 #include "cli/bench/bench.hpp"
 #include "cli/bench/inputs.hpp"
 #include "cli/io.hpp"
-#include "kernels/attention/plan.hpp"
-#include "kernels/registry.hpp"
-#include "mask/plan.hpp"
 
 namespace heed::cli::bench {
 namespace {
@@ -36,24 +33,17 @@ std::vector<Pattern> patterns(std::int64_t length) {
           {"chunked", Mask::causal() & Mask::chunked(26 * unit)}};
 }
 
-/// Share of tiles with a visible element, from the compiled plan; tests/mask compares plans with single elements.
-double tile_share(const Problem& problem, const Mask& mask) {
-  const auto type = static_cast<int>(problem.dtype);
-  const std::int32_t rows = kernels::wide_kernels_of(base::active_isa())->by_type[type][type]->block_rows;
-  const mask::Geometry geometry = {.tokens = problem.q_tokens, .keys = problem.keys, .query_offset = problem.keys - problem.q_tokens};
-  const mask::PlanSet plans(mask, {&geometry, 1}, 1, 1, rows);
-  const kernels::TilePlan& plan = plans.plan(0, 0);
-  const std::int64_t row_blocks = (plan.rows + rows - 1) / rows, key_blocks = (plan.keys + kernels::kBlockKeys - 1) / kernels::kBlockKeys;
-  std::int64_t visited = 0;
-  for (std::int64_t run = 0; run < plan.run_begin[row_blocks]; ++run) visited += plan.runs[run].block_count;
-  return static_cast<double>(visited) / static_cast<double>(row_blocks * key_blocks);
+/// Of tiles with a visible element; tests/mask compares these counts with single elements.
+double tile_share(std::int64_t length, const Mask& mask) {
+  const TileStatistics counts = mask.tile_statistics(length, length);
+  return static_cast<double>(counts.visited) / static_cast<double>(counts.tiles);
 }
 
 BenchCase case_of(const Problem& dense, const Pattern& pattern, const BenchCase& whole, const YardstickPtr& yardstick) {
   constexpr double kTarget = 1.0 / 1.25;
   Problem problem = dense;
   problem.mask = pattern.mask;
-  const double share = tile_share(problem, pattern.mask);
+  const double share = tile_share(problem.keys, pattern.mask);
   BenchCase c = forward_case(pattern.name, problem, kTarget);
   c.yardstick = yardstick;
   c.work = whole.work * share;

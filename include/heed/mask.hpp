@@ -28,6 +28,20 @@ struct MaskCall {
   std::optional<std::int64_t> query_offset = {};
 };
 
+/// What a mask shows of a call, and what a kernel visits for it. Tiles are those of the AVX-512 kernels for one query head per KV head:
+/// 48 queries x 64 keys.
+struct TileStatistics {
+  std::int64_t tiles = 0;     ///< of all batch entries and heads
+  std::int64_t visited = 0;   ///< with a visible element
+  std::int64_t partial = 0;   ///< visited, and not wholly visible
+  std::int64_t elements = 0;  ///< B * Hq * Lq * Lk
+  std::int64_t visible = 0;
+
+  [[nodiscard]] double density() const noexcept {
+    return elements > 0 ? static_cast<double>(visible) / static_cast<double>(elements) : 0.0;
+  }
+};
+
 /// See Mask::fixed.
 struct FixedPattern {
   std::int64_t stride = 0;    ///< tokens of a block
@@ -187,6 +201,9 @@ class HEED_API Mask {
   /// Visible elements / all elements of a call, exactly; 0 for a call without elements. Counted tile by tile, in the memory of one row of
   /// tiles. Throws InvalidArgument for sizes that the mask is not made for.
   [[nodiscard]] double density(std::int64_t q_tokens, std::int64_t k_tokens, const MaskCall& call = {}) const;
+
+  /// The same with the tiles that are skipped and cut.
+  [[nodiscard]] TileStatistics tile_statistics(std::int64_t q_tokens, std::int64_t k_tokens, const MaskCall& call = {}) const;
 
   /// One element: may query index i at position p of query head h in batch b attend key j? The slow, obvious answer.
   [[nodiscard]] bool visible(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t p, std::int64_t j) const;

@@ -58,8 +58,8 @@ nb::object evaluate(const Mask& mask, std::int64_t q_tokens, std::int64_t k_toke
   return to_numpy(std::move(result));
 }
 
-mask::TileStatistics count(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align,
-                           std::int64_t batch, std::int64_t heads, std::optional<std::int64_t> query_offset) {
+TileStatistics count(const char* function, const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align,
+                     std::int64_t batch, std::int64_t heads, std::optional<std::int64_t> query_offset) {
   const MaskCall call = call_of(function, mask, q_tokens, k_tokens, align, batch, heads, query_offset);
   const nb::gil_scoped_release release;
   return mask::tile_statistics(function, mask, q_tokens, k_tokens, call);
@@ -68,7 +68,7 @@ mask::TileStatistics count(const char* function, const Mask& mask, std::int64_t 
 /// How much of the work a kernel leaves out.
 nb::dict tile_statistics(const Mask& mask, std::int64_t q_tokens, std::int64_t k_tokens, std::string_view align, std::int64_t batch,
                          std::int64_t heads, std::optional<std::int64_t> query_offset) {
-  const mask::TileStatistics counts = count("Mask.tile_statistics", mask, q_tokens, k_tokens, align, batch, heads, query_offset);
+  const TileStatistics counts = count("Mask.tile_statistics", mask, q_tokens, k_tokens, align, batch, heads, query_offset);
   nb::dict result;
   result["tiles"] = counts.tiles;
   result["visited"] = counts.visited;

@@ -87,4 +87,8 @@ double Mask::density(std::int64_t q_tokens, std::int64_t k_tokens, const MaskCal
   return mask::tile_statistics("Mask::density", *this, q_tokens, k_tokens, call).density();
 }
 
+TileStatistics Mask::tile_statistics(std::int64_t q_tokens, std::int64_t k_tokens, const MaskCall& call) const {
+  return mask::tile_statistics("Mask::tile_statistics", *this, q_tokens, k_tokens, call);
+}
+
 }  // namespace heed

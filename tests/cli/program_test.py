@@ -19,7 +19,7 @@ import transformer
 
 OPTIONS = harness.parse_arguments()
 CONTEXT = 512  # of the small models
-COMMANDS = ["run", "info", "tokenize", "perplexity", "rope", "kernels", "bench"]
+COMMANDS = ["run", "info", "tokenize", "perplexity", "rope", "mask", "kernels", "bench"]
 
 
 def heed(*arguments, **options):

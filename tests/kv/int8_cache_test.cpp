@@ -245,7 +245,7 @@ std::vector<float> states_of(const kernels::NarrowKernel& kernel, const KvView& 
 
 TEST(Int8Cache, VnniChangesNoBit) {
   const kernels::NarrowKernel* with_vnni = kernels::narrow_int8_kernel(base::Isa::kAvx512);
-  const kernels::NarrowKernel* without_vnni = kernels::narrow_int8_of(base::Isa::kAvx512);
+  const kernels::NarrowKernel* without_vnni = kernels::narrow_int8_kernels_of(base::Isa::kAvx512);
   if (!base::runs_here(base::Isa::kAvx512) || with_vnni == without_vnni) return;  // there is only one of them
   const Sizes s = {.kv_heads = 1, .group = 3, .head_dim = 71, .value_dim = 90, .keys = 700};
   const KvCache cache = filled(s, keys_of(s, 1), values_of(s, 2));

@@ -358,7 +358,7 @@ TEST(PatternErrors, NameTheArgument) {
 TEST(PatternCost, VisitedTilesFollowDensity) {
   constexpr std::int64_t kLength = 16'384;
   const auto visited_share = [](const Mask& mask) {
-    const mask::TileStatistics counts = mask::tile_statistics("test", mask, kLength, kLength, {});
+    const TileStatistics counts = mask::tile_statistics("test", mask, kLength, kLength, {});
     return static_cast<double>(counts.visited) / static_cast<double>(counts.tiles);
   };
   // An eighth of the keys, one tile more at each of the 8 borders.

@@ -6,7 +6,7 @@
 namespace heed::kernels {
 
 namespace avx512vnni {
-extern const NarrowKernel narrow_int8;
+extern const NarrowKernel narrow_int8_kernels;
 }
 
 namespace {
@@ -27,9 +27,9 @@ const NarrowKernel* narrow_kernel(base::Isa isa, DType q, DType kv) noexcept { r
 const NarrowKernel* narrow_int8_kernel(base::Isa isa) noexcept {
 #if defined(HEED_HAVE_AVX512VNNI)
   // One instruction in place of two, to the same bits.
-  if (isa == base::Isa::kAvx512 && base::has_vnni()) return &avx512vnni::narrow_int8;
+  if (isa == base::Isa::kAvx512 && base::has_vnni()) return &avx512vnni::narrow_int8_kernels;
 #endif
-  return narrow_int8_of(isa);
+  return narrow_int8_kernels_of(isa);
 }
 
 }  // namespace heed::kernels

@@ -249,4 +249,5 @@ static void run_int8_piece(const ForwardProblem& problem, std::int64_t piece, co
 }  // namespace decode
 
 /// The wide path widens integers once per call, so it pays as late as for 16 bits.
-extern const NarrowKernel narrow_int8 = {kLanes == 16 ? 31 : 15, decode::scratch_bytes_int8, decode::run_int8_piece, decode::combine};
+extern const NarrowKernel narrow_int8_kernels = {kLanes == 16 ? 31 : 15, decode::scratch_bytes_int8, decode::run_int8_piece,
+                                                 decode::combine};
