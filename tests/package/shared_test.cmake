@@ -14,7 +14,7 @@ endforeach()
 
 # Hidden visibility: a shared library offers the public API (vtables and type names of its classes included), and of what is internal only
 # what heed::model runs on: threads, scratch memory, error texts, the choice of kernels.
-set(shared_with_model "heed::base::(Scratch::|SerialOpenMp::|active_isa|num_threads|run_tasks|throw_invalid)|heed::kernels::[a-z_]+_kernels_of")
+set(shared_with_model "heed::base::(Scratch::|SerialOpenMp::|active_isa|num_threads|run_tasks|throw_invalid)|heed::kernels::[a-z0-9_]+_kernels_of")
 foreach(library heed heed_model)
   execute_process(COMMAND ${NM} --dynamic --defined-only --demangle ${WORK}/build/src/lib${library}.so OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX REPLACE "\n" ";" symbols "${symbols}")
