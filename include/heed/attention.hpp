@@ -44,7 +44,7 @@ struct AttentionOptions {
   TensorView bias = {};
   TensorView alibi_slopes = {};  ///< float32 (or float64 as q) [Hq] or [B, Hq]: -slope * |p - j| is added
   TensorView sink_logits = {};   ///< float32 (or float64 as q) [Hq]: learned logits that join the denominator only (gpt-oss)
-  TensorView query_offset = {};  ///< int64 [1] or [B]: query i sits at query_offset[b] + i; overrides align
+  TensorView query_offset = {};  ///< int64 or int32 [1] or [B]: query i sits at query_offset[b] + i; overrides align
   TensorView kv_lengths = {};    ///< int64 or int32 [B]: keys at and past it do not exist; kBottomRight then means i + kv_lengths[b] - Lq
   std::optional<Dropout> dropout = {};
 };

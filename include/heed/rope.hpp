@@ -94,7 +94,7 @@ struct RopeTable {
 [[nodiscard]] HEED_API RopeTable rope_table(const RopeConfig& config, std::int64_t length);
 
 /// Rotates x [B, L, H, D] into `out` (same shape; x itself, or memory apart from every argument).
-/// positions: int64 [L] or [B, L]; not given: 0 .. L-1.
+/// positions: int64 or int32, [L] or [B, L]; not given: 0 .. L-1.
 /// cos and sin: float32 [table length, rotary_dim / 2] or full width [table length, rotary_dim] (column of element e; for tables whose halves differ).
 /// A table of at most D/2 columns is taken as half width.
 /// Types as in attention; arithmetic is float32 (float64 for float64). Throws InvalidArgument, also for a position outside of the table.

@@ -31,7 +31,7 @@ copyreg.pickle(Mask, _reduce_mask)
 
 
 def pack_options(
-    mask: Mask | None = None,
+    mask: Mask | str | None = None,
     align: str = "bottom_right",
     scale: float | None = None,
     softcap: float | None = None,
@@ -45,7 +45,7 @@ def pack_options(
 ) -> tuple:
     """The options in the order in which heed._core takes them."""
     return (
-        mask,
+        Mask.parse(mask) if isinstance(mask, str) else mask,
         align,
         scale,
         softcap,
@@ -96,7 +96,7 @@ def attention(
     k: Any,
     v: Any = None,
     *,
-    mask: Mask | None = None,
+    mask: Mask | str | None = None,
     align: str = "bottom_right",
     scale: float | None = None,
     softcap: float | None = None,
@@ -120,8 +120,8 @@ def attention(
     q, k, v : arrays [B, Lq, Hq, D], [B, Lk, Hkv, D], [B, Lk, Hkv, Dv]
         float32, bfloat16, float16 or float64, of NumPy, torch, JAX or another library with `__dlpack__`; any strides, read in place.
         `layout="BHLD"` takes and returns torch's axis order. k may be a `KvCache`'s layer, without v.
-    mask : Mask, optional
-        Which keys a query sees; None is all of them. A row without a visible key gives 0, never NaN.
+    mask : Mask or str, optional
+        Which keys a query sees, as a mask or its text ("causal & window 128 0"); None is all of them. A row without a visible key gives 0, never NaN.
     align : "bottom_right" or "top_left"
         Where query i sits among the keys: at i + Lk - Lq (the last query sees every key), or at i (torch's `is_causal`).
     scale : float, optional
@@ -134,7 +134,7 @@ def attention(
         -slope * |p - j| is added.
     sink_logits : array [Hq], optional
         Logits that join the softmax's denominator only (gpt-oss).
-    query_offset : int or array int64 [1] or [B], optional
+    query_offset : int or array int32 or int64 [1] or [B], optional
         Query i sits at query_offset + i; overrides `align`.
     kv_lengths : array int32 or int64 [B], optional
         Keys at and past it do not exist.
@@ -210,7 +210,7 @@ def attention_backward(
     out: Any,
     lse: Any,
     *,
-    mask: Mask | None = None,
+    mask: Mask | str | None = None,
     align: str = "bottom_right",
     scale: float | None = None,
     softcap: float | None = None,
@@ -256,7 +256,7 @@ def attention_varlen(
     q_offsets: Any,
     k_offsets: Any,
     *,
-    mask: Mask | None = None,
+    mask: Mask | str | None = None,
     align: str = "bottom_right",
     scale: float | None = None,
     softcap: float | None = None,
@@ -301,7 +301,7 @@ def attention_varlen_backward(
     q_offsets: Any,
     k_offsets: Any,
     *,
-    mask: Mask | None = None,
+    mask: Mask | str | None = None,
     align: str = "bottom_right",
     scale: float | None = None,
     softcap: float | None = None,
@@ -362,7 +362,7 @@ def rope_table(config: _core.RopeConfig, length: int) -> tuple[np.ndarray, np.nd
 def apply_rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved: bool = False, layout: str = "BLHD", out: Any = None) -> Any:
     """Rotates x [B, L, H, D] (or [B, H, L, D]) by its tokens' positions (arXiv 2104.09864).
 
-    cos, sin float32 [table length, rotary_dim / 2] or full width; positions int64 [L] or [B, L], 0 to L - 1 when None. Pairs are
+    cos, sin float32 [table length, rotary_dim / 2] or full width; positions int32 or int64 [L] or [B, L], 0 to L - 1 when None. Pairs are
     (i, i + d/2), or (2i, 2i + 1) when `interleaved`. `out` may be x itself, else shares no memory
     with it. Raises ValueError, also for a position outside of the table.
     """

@@ -203,6 +203,7 @@ def test_numpy_scalars_are_numbers():
     causal = heed.Mask.causal()
     want = heed.attention(Q, K, V, mask=causal, query_offset=1)
     assert np.array_equal(heed.attention(Q, K, V, mask=causal, query_offset=np.int64(1)), want)
+    assert np.array_equal(heed.attention(Q, K, V, mask="causal", query_offset=np.array([1], np.int32)), want)
     assert np.array_equal(heed.attention(Q, K, V, bias=np.float32(0.5)), heed.attention(Q, K, V, bias=0.5))
     assert np.array_equal(heed.attention(Q, K, V, kv_lengths=np.int32(3)), heed.attention(Q, K[:, :3], V[:, :3]))
 

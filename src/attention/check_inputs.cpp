@@ -159,7 +159,9 @@ void check_lengths(const Arguments& a, const Sizes& s) {
 void check_offsets(const Arguments& a, const Sizes& s) {
   const TensorView& offsets = a.options.query_offset;
   if (!offsets) return;
-  if (offsets.dtype() != DType::kInt64) throw_invalid(a.function, "query_offset", "int64", to_string(offsets.dtype()));
+  if (offsets.dtype() != DType::kInt64 && offsets.dtype() != DType::kInt32) {
+    throw_invalid(a.function, "query_offset", "int64 or int32", to_string(offsets.dtype()));
+  }
   if (offsets.shape() != Shape{1} && offsets.shape() != Shape{s.batch}) {
     throw_invalid(a.function, "query_offset", "[1] or [B] = [" + text(s.batch) + "]", to_string(offsets.shape()));
   }

@@ -105,9 +105,9 @@ struct Call {
 
   [[nodiscard]] std::int64_t position(std::int64_t b, std::int64_t l) const {
     if (!positions) return l;
-    const auto* values = static_cast<const std::int64_t*>(positions.data());
-    if (positions.rank() == 1) return values[l * positions.stride(0)];
-    return values[b * positions.stride(0) + l * positions.stride(1)];
+    const std::int64_t at = positions.rank() == 1 ? l * positions.stride(0) : b * positions.stride(0) + l * positions.stride(1);
+    return positions.dtype() == DType::kInt32 ? static_cast<const std::int32_t*>(positions.data())[at]
+                                              : static_cast<const std::int64_t*>(positions.data())[at];
   }
 };
 
@@ -187,8 +187,8 @@ void check_positions(const Call& call) {
     }
     return;
   }
-  if (call.positions.dtype() != DType::kInt64) {
-    base::throw_invalid(kFunction, "positions", "int64", to_string(call.positions.dtype()));
+  if (call.positions.dtype() != DType::kInt64 && call.positions.dtype() != DType::kInt32) {
+    base::throw_invalid(kFunction, "positions", "int64 or int32", to_string(call.positions.dtype()));
   }
   if (!(call.positions.shape() == Shape{length}) && !(call.positions.shape() == Shape{batch, length})) {
     base::throw_invalid(kFunction, "positions", to_string(Shape{length}) + " or " + to_string(Shape{batch, length}),

@@ -306,7 +306,7 @@ TEST(Errors, SmallTensors) {
   check("kv_lengths", &AttentionOptions::kv_lengths, {1}, DType::kInt64, "[B] = [2]");
   check("kv_lengths", &AttentionOptions::kv_lengths, {2}, kF32, "int64 or int32");
   check("query_offset", &AttentionOptions::query_offset, {3}, DType::kInt64, "[1] or [B]");
-  check("query_offset", &AttentionOptions::query_offset, {2}, DType::kInt32, "int64");
+  check("query_offset", &AttentionOptions::query_offset, {2}, kF32, "int64 or int32");
 }
 
 TEST(Errors, Values) {
