@@ -20,7 +20,8 @@
 namespace heed::cli {
 namespace {
 
-constexpr const char* kFooter = R"text(SPEC is what docs/patterns.md shows beside each picture: names with numbers, joined by & (and), | (or), ~ (not) and
+constexpr const char* kFooter =
+    R"text(SPEC is what docs/patterns.md shows beside each picture: names with numbers, joined by & (and), | (or), ~ (not) and
 brackets. Queries run down, keys to the right. Where a cell stands for several elements, its shade is their visible share.
 
 Examples:
@@ -142,7 +143,9 @@ void add_mask(CLI::App& app, Action& action) {
   command->add_option("--heads", options->heads, "Query heads, where the mask does not say (default: 1)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}))
       ->type_name("N");
-  command->add_option("--head", options->head, "The head to draw (default: 0)")->check(CLI::Range(std::int64_t{0}, std::int64_t{4095}))->type_name("N");
+  command->add_option("--head", options->head, "The head to draw (default: 0)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{4095}))
+      ->type_name("N");
   command->add_flag("--top-left", options->top_left, "Query i sits at i (default: at i + lk - lq)");
   command->callback([options, &action] { action = [options] { return draw(*options); }; });
 }

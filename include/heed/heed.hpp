@@ -11,5 +11,6 @@
 #include <heed/paged_kv_cache.hpp>
 #include <heed/reference.hpp>
 #include <heed/rope.hpp>
+#include <heed/select_blocks.hpp>
 #include <heed/tensor.hpp>
 #include <heed/version.hpp>

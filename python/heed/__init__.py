@@ -41,6 +41,7 @@ from heed._functional import (
     explain,
     merge_states,
     rope_table,
+    select_blocks,
 )
 
 __version__ = _version()
@@ -48,7 +49,8 @@ __version__ = _version()
 __all__ = [
     "AttentionGrads", "KvCache", "KvView", "Mask", "PagedKvCache", "RopeConfig", "RopeDivisors", "RopeDynamic", "RopeLinear", "RopeLlama3", "RopeLong",
     "RopeNtk", "RopeProportional", "RopeYarn", "active_isa", "apply_rope", "attention", "attention_backward", "attention_varlen",
-    "attention_varlen_backward", "explain", "get_num_threads", "kernels", "merge_states", "rope_table", "set_num_threads",
+    "attention_varlen_backward", "explain", "get_num_threads", "kernels", "merge_states", "rope_table",
+    "select_blocks", "set_num_threads",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

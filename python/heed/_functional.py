@@ -396,6 +396,27 @@ def _name_of_dtype(dtype: Any) -> str:
     return name
 
 
+def select_blocks(q: Any, k: Any, *, block: int = 64, keep: int = 16, first: int = 1, local: int = 1, layout: str = "BLHD") -> Mask:
+    """A causal mask that keeps, for every query head and block of queries, the `keep` key blocks that matter most.
+
+    q [1, Lq, Hq, D] and k [1, Lk, Hkv, D] of one sequence. A key block's score is the product of its mean key with the mean query of the
+    block of queries; the `first` blocks and the `local` last ones up to the block's own are always kept (MInference, arXiv 2407.02490).
+    exp(lse - lse of the causal call) is the share of each row's attention that the mask keeps. Raises ValueError naming the argument.
+
+    >>> import heed, numpy as np
+    >>> q = k = v = np.random.default_rng(0).standard_normal((1, 512, 2, 16)).astype(np.float32)
+    >>> mask = heed.select_blocks(q, k, keep=4)
+    >>> heed.attention(q, k, v, mask=mask).shape
+    (1, 512, 2, 16)
+    """
+    family = family_of(q, "q")
+    same_family(family, k=k)
+    names = _axes(layout)[0]
+    check_rank(q, "q", names)
+    check_rank(k, "k", names)
+    return _core.select_blocks(family.argument(q, "q"), family.argument(k, "k"), block, keep, first, local, layout)
+
+
 def explain(q_shape: Sequence[int], k_shape: Sequence[int], dtype: Any = "float32", *, mask: Mask | None = None, align: str = "bottom_right") -> str:
     """Which kernel a call with q [B, Lq, Hq, D] and k [B, Lk, Hkv, D] runs, and why no faster one does. For people; the wording may change.
 

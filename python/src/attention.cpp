@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <heed/kv_cache.hpp>
+#include <heed/select_blocks.hpp>
 
 #include <vector>
 
@@ -60,6 +61,15 @@ nb::tuple run_merge(const nb::list& states) {
   return nb::make_tuple(to_numpy(std::move(merged.out)), to_numpy(std::move(merged.lse)));
 }
 
+Mask run_select_blocks(nb::object q, nb::object k, std::int64_t block, std::int64_t keep, std::int64_t first, std::int64_t local,
+                       std::string_view layout_text) {
+  const Layout layout = parse_layout(layout_text);
+  const Array q_array(q, "q"), k_array(k, "k");
+  const nb::gil_scoped_release release;
+  return select_blocks(tokens_first(q_array.view(), layout), tokens_first(k_array.view(), layout),
+                       {.block = block, .keep = keep, .first = first, .local = local});
+}
+
 std::string run_explain(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& k, nb::object like, const nb::tuple& options) {
   const Options parsed(options);
   const Array array(like, "dtype");
@@ -74,6 +84,8 @@ void bind_attention(nb::module_& module) {
   module.def("attention_varlen_into", run_varlen, nb::arg("out"), nb::arg("lse").none(), nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("q_offsets"), nb::arg("k_offsets"), nb::arg("options"));
   module.def("merge_states", run_merge, nb::arg("states"));
+  module.def("select_blocks", run_select_blocks, nb::arg("q"), nb::arg("k"), nb::arg("block"), nb::arg("keep"), nb::arg("first"),
+             nb::arg("local"), nb::arg("layout"));
   module.def("explain", run_explain, nb::arg("q_shape"), nb::arg("k_shape"), nb::arg("like"), nb::arg("options"));
 }
 

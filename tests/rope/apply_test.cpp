@@ -212,7 +212,7 @@ TEST(ApplyRopeDetails, ErrorsNameTheArgumentAndWriteNothing) {
             "apply_rope: positions: expected positions in [0, 3) (rows of the table), got -1");
   EXPECT_EQ(run(table.cos, table.sin, TensorView(fractions, {3})), "apply_rope: positions: expected int64 or int32, got float32");
   EXPECT_TRUE(test::same_values(apply_rope(x, table.cos, table.sin, RopePairing::kHalf, TensorView(narrow, {3})),
-                          apply_rope(x, table.cos, table.sin, RopePairing::kHalf, TensorView(wide_positions, {3}))));
+                                apply_rope(x, table.cos, table.sin, RopePairing::kHalf, TensorView(wide_positions, {3}))));
   EXPECT_EQ(run(table.cos, table.sin, TensorView(outside, {2})), "apply_rope: positions: expected [3] or [2, 3], got [2]");
   EXPECT_EQ(run(two.cos, two.sin, {}), "apply_rope: cos: expected at least 3 rows (L), got 2");
   EXPECT_EQ(run(table.cos, two.sin, {}), "apply_rope: sin: expected [3, 4] (shape of cos), got [2, 4]");
