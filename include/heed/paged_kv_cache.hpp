@@ -81,7 +81,8 @@ class HEED_API PagedKvCache {
   /// without, this sequence's pages from here on cannot.
   void commit(Sequence sequence, std::span<const TokenId> ids = {});
 
-  /// What attention reads: one batch entry for each sequence, reserved tokens included. Valid until one of them changes.
+  /// What attention reads: one batch entry for each sequence, reserved tokens included. Valid until one of them changes. In decode,
+  /// neighbours in this list that begin with the same pages read these once, together, to the same bits.
   [[nodiscard]] KvView view(std::int64_t layer, std::span<const Sequence> sequences) const;
   [[nodiscard]] KvView view(std::int64_t layer, Sequence sequence) const;
   /// Pages of a sequence in order.

@@ -44,6 +44,8 @@ class KernelCall {
   }
   /// `segment` holds the keys and values that the problem points to, so it must outlive the problem.
   [[nodiscard]] kernels::ForwardProblem problem(std::int64_t pair, kernels::KvSegment& segment) const;
+  [[nodiscard]] const Sequences& sequences() const noexcept { return sequences_; }
+  [[nodiscard]] const Arguments& arguments() const noexcept { return arguments_; }
   /// Rows of k and v that its sequences share, whether they exist or not.
   [[nodiscard]] std::int64_t key_rows() const { return arguments_.k.size(0) * arguments_.k.size(1); }
   /// Threads that are worth waking.

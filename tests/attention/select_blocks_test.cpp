@@ -94,7 +94,8 @@ TEST(SelectBlocks, KeepsMoreThanAsManyRandomBlocks) {
     for (std::int64_t i = 0; i < length * 2 * dim; ++i) at[i] *= 2;
   }
   const Mask chosen = select_blocks(q, k, {.block = 32, .keep = 8});
-  const Mask random = Mask::causal() & (Mask::random_blocks({.block = 32, .per_row = 6, .seed = 3}) | Mask::sink_tokens(32) | Mask::in_blocks(32, Mask::window(0, 0)));
+  const Mask random = Mask::causal() & (Mask::random_blocks({.block = 32, .per_row = 6, .seed = 3}) | Mask::sink_tokens(32) |
+                                        Mask::in_blocks(32, Mask::window(0, 0)));
   const double kept = kept_mass(q, k, chosen);
   EXPECT_GT(kept, 0.75);
   EXPECT_LE(kept, 1.0 + 1e-5);
@@ -117,8 +118,10 @@ TEST(SelectBlocks, OddInput) {
   EXPECT_EQ(made(q, k, {.keep = 1}), "select_blocks: keep: expected at least first + local, got 1");
   EXPECT_EQ(made(k, q, {}), "select_blocks: q: expected no more queries than the 8 keys, got 40");
   EXPECT_EQ(made({}, k, {}), "select_blocks: q: expected a tensor [1, Lq, Hq, D], got none");
-  EXPECT_EQ(made(random_normal({2, 8, 2, 4}, DType::kFloat32, 1), k, {}), "select_blocks: q: expected one sequence, [1, Lq, Hq, D], got [2, 8, 2, 4]");
-  EXPECT_EQ(made(random_normal({1, 8, 3, 4}, DType::kFloat32, 1), k, {}), "select_blocks: k: expected a number of heads that divides the 3 of q, got 2 heads");
+  EXPECT_EQ(made(random_normal({2, 8, 2, 4}, DType::kFloat32, 1), k, {}),
+            "select_blocks: q: expected one sequence, [1, Lq, Hq, D], got [2, 8, 2, 4]");
+  EXPECT_EQ(made(random_normal({1, 8, 3, 4}, DType::kFloat32, 1), k, {}),
+            "select_blocks: k: expected a number of heads that divides the 3 of q, got 2 heads");
 }
 
 }  // namespace

@@ -14,8 +14,10 @@
 
 #include <heed/attention.hpp>
 #include <heed/error.hpp>
+#include <heed/kernels.hpp>
 #include <heed/paged_kv_cache.hpp>
 
+#include "support/attention.hpp"
 #include "support/tensors.hpp"
 
 namespace heed {
@@ -236,6 +238,76 @@ TEST(PagedKvCache, SequencesOfUnequalLengthInOneCall) {
       }
     }
   }
+}
+
+/// Sequences whose prefixes meet and part at different pages, some of them forks, so that several of them read common keys together.
+struct Family {
+  PagedKvCache pool;
+  std::vector<Sequence> sequences;
+  std::vector<KvCache> alone;  // the same tokens, each by itself
+
+  Family(KvFormat format, std::int64_t kv_heads) : pool({.kv_heads = kv_heads, .head_dim = 16, .capacity_pages = 60, .format = format}) {
+    for (const std::vector<std::int64_t>& parts : std::vector<std::vector<std::int64_t>>{
+             {1, 2, 3, 4, 5}, {1, 2, 3, 4, 6}, {1, 2, 7}, {1, 2}, {1, 8, 9, 10}, {1}, {11, 12}, {11, 12}, {13}, {1, 2, 3, 4, 14}}) {
+      Ids ids;
+      std::vector<Tensor> rows;
+      for (const std::int64_t part : parts) {  // part n: a page, or less if it is the last one
+        const std::int64_t tokens = part == parts.back() ? 1 + 37 * part % kPage : kPage;
+        for (std::int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<std::int32_t>(1000 * part + t));
+        rows.push_back(random_normal({1, tokens, kv_heads, 16}, DType::kFloat32, static_cast<std::uint64_t>(part)));
+      }
+      const auto start = pool.create(ids);
+      alone.emplace_back(KvCacheConfig{.kv_heads = kv_heads, .head_dim = 16, .capacity_tokens = 5 * kPage, .format = format});
+      std::int64_t first = 0;
+      for (const Tensor& part : rows) {
+        const std::int64_t tokens = part.shape()[1];
+        alone.back().append(0, part, part);
+        if (first >= start.length) {
+          pool.reserve(start.sequence, tokens);
+          pool.append(0, start.sequence, part, part);
+          pool.commit(start.sequence, std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens)));
+        }
+        first += tokens;
+      }
+      sequences.push_back(start.sequence);
+    }
+  }
+};
+
+TEST(PagedKvCache, KeysThatAreReadTogetherChangeNoBit) {
+  const int threads_before = get_num_threads();
+  for (const base::Isa isa : test::isas_here()) {
+    SCOPED_TRACE(base::to_string(isa));
+    const base::ForceIsa forced(isa);
+    for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kFloat16, KvFormat::kInt8}) {
+      const Family family(format, 2);
+      ASSERT_LT(family.pool.usage().used_pages, 24);  // prefixes are shared
+      for (const std::int64_t group : {1, 5, 30}) {   // up to 64 rows at once: all sequences, or 12, or 2
+        const std::int64_t heads = 2 * group;
+        const Tensor q = random_normal({10, 1, heads, 16}, DType::kFloat32, 5), sinks = random_normal({heads}, DType::kFloat32, 6),
+                     slopes = random_normal({heads}, DType::kFloat32, 7, 0.01);
+        for (const AttentionOptions& options :
+             {AttentionOptions{.mask = Mask::causal()}, AttentionOptions{.softcap = 3.0, .sink_logits = sinks},
+              AttentionOptions{.mask = Mask::causal(), .alibi_slopes = slopes},
+              AttentionOptions{.mask = Mask::sliding_window(300) | Mask::sink_tokens(2)},
+              AttentionOptions{.mask = Mask::causal() & ~Mask::window(40, 0)}, AttentionOptions{.dropout = Dropout{0.2, 3}}}) {
+          for (const int threads : {1, 3}) {
+            set_num_threads(threads);
+            const AttentionState all = attention_state(q, family.pool.view(0, family.sequences), options);
+            for (std::int64_t b = 0; b < 10; ++b) {
+              if (options.dropout && b > 0) break;  // its bits follow the batch entry
+              const AttentionState one =
+                  attention_state(slice(q.view(), 0, b, 1), family.alone[static_cast<std::size_t>(b)].layer(0), options);
+              ASSERT_TRUE(same_bits(one.out, slice(all.out.view(), 0, b, 1)) && same_bits(one.lse, slice(all.lse.view(), 0, b, 1)))
+                  << to_string(format) << ", G " << group << ", " << threads << " threads, sequence " << b << ", "
+                  << options.mask.to_string();
+            }
+          }
+        }
+      }
+    }
+  }
+  set_num_threads(threads_before);
 }
 
 TEST(PagedKvCache, Errors) {
