@@ -11,7 +11,7 @@ import unittest
 import harness
 
 OPTIONS = harness.parse_arguments()
-SUITES = ["overview", "peak", "forward", "causal", "decode", "backward", "short", "masks", "scaling", "gate"]
+SUITES = ["overview", "peak", "forward", "causal", "decode", "backward", "short", "masks", "sparse", "kv", "scaling", "gate"]
 TEXT_FIELDS = ["suite", "name", "shape", "dtype", "unit", "note"]
 SPREAD = ["", "_low", "_high", "_min", "_max"]
 
