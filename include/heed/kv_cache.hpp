@@ -92,7 +92,7 @@ struct KvCacheConfig {
 };
 
 /// A cache for sequences of one length. Layers that keep everything are contiguous, [B, Hkv, capacity, D], so that one head's keys are
-/// neighbours in memory.
+/// neighbours in memory; integers lie in pages of 256 tokens, as their kernels read them.
 ///
 ///   cache.append(0, k0, v0); out = attention(q0, cache.layer(0), {.mask = Mask::causal()});
 ///   cache.append(1, k1, v1); ...

@@ -322,7 +322,8 @@ TEST(PagedKvCache, Errors) {
             "PagedKvCache::commit: ids: expected none or 400, as many as were reserved, got 3");
   const Tensor k = Tensor::zeros(DType::kFloat32, {1, 400, kHeads, kDim}), v = Tensor::zeros(DType::kFloat32, {1, 400, kHeads, kValueDim});
   EXPECT_EQ(message_of([&] { pool.append(2, a, k, v); }), "PagedKvCache::append: layer: expected a layer in [0, 2), got 2");
-  EXPECT_NE(message_of([&] { pool.append(0, a, v, v); }).find("PagedKvCache::append: k: expected [400, 2, 3]"), 0U) << "";
+  EXPECT_EQ(message_of([&] { pool.append(0, a, v, v); }),
+            "PagedKvCache::append: k: expected [1, 400, 2, 3] ([1, reserved tokens, Hkv, D]), got [1, 400, 2, 5]");
   const std::vector<std::int64_t> bad = {512};
   const Tensor k1 = Tensor::zeros(DType::kFloat32, {1, kHeads, kDim}), v1 = Tensor::zeros(DType::kFloat32, {1, kHeads, kValueDim});
   EXPECT_EQ(message_of([&] { pool.append(0, k1, v1, bad); }), "PagedKvCache::append: slots: expected -1 or slots in [0, 512), got 512");
