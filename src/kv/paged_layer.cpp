@@ -10,12 +10,11 @@
 namespace heed::kv {
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
+constexpr std::align_val_t kLine{64};
 
 std::shared_ptr<std::byte[]> new_page(std::int64_t bytes) {
-  const std::align_val_t line{kLineBytes};
-  auto* memory = static_cast<std::byte*>(::operator new[](static_cast<std::size_t>(bytes), line));
-  return {memory, [line](std::byte* p) { ::operator delete[](p, line); }};
+  auto* memory = static_cast<std::byte*>(::operator new[](static_cast<std::size_t>(bytes), kLine));
+  return {memory, [](std::byte* p) { ::operator delete[](p, kLine); }};
 }
 
 std::int64_t page_count(std::int64_t tokens) { return tokens / kPageTokens + (tokens % kPageTokens != 0 ? 1 : 0); }
