@@ -141,9 +141,7 @@ static int find_rows(const KvRows& kv, std::int64_t width, std::int64_t first, s
 /// 2 kLanes consecutive elements as two vectors, in the order that costs least: bfloat16 falls apart into even and odd elements with two
 /// operations, where widening in order takes four. Packed q and a piece's out follow that order up to the last whole pair of vectors.
 template <class T>
-constexpr bool kEvenOdd = false;
-template <>
-constexpr bool kEvenOdd<bfloat16> = true;
+constexpr bool kEvenOdd = __is_same(T, bfloat16);  // not a specialization: two texts include this, and Clang would define that twice
 constexpr int kPair = 2 * kLanes;
 
 template <class T>
